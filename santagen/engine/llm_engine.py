@@ -1,0 +1,122 @@
+"""The loop: requests in, finished samples out.
+
+    host:    schedule k+1 | launch k+1 | read tokens of k | stops, text | schedule k+2 ...
+    device:        step k            |            step k+1             |           step k+2
+
+With `run_ahead` 1 (CUDA) the host looks at a launch's tokens after the next one is on its way; with 0 (CPU, where
+nothing runs beside the host) at once. Both give the same samples. Reads no files and writes none.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from santagen.engine.model_runner import ModelRunner, Record
+from santagen.engine.output_processor import OutputProcessor
+from santagen.engine.scheduler import Scheduler
+from santagen.engine.sequence import Sequence
+from santagen.io.stops import StopSet
+from santagen.io.tokenizer import Tokenizer
+from santagen.random_key import row_key
+from santagen.request import Request, RowFailure, SampleOutput
+
+
+@dataclass
+class EngineStats:
+    """Running totals of one engine. Tokens are counted when the host reads them."""
+
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    samples: int = 0
+    rows: int = 0
+    running: int = 0
+    waiting: int = 0
+    prefills: int = 0
+    decodes: int = 0
+    cached_tokens: int = 0
+    preemptions: int = 0
+
+
+class LLMEngine:
+    """See the module's contract. `max_len` bounds prompt + output of every sample."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        scheduler: Scheduler,
+        processor: OutputProcessor,
+        tokenizer: Tokenizer | None,
+        max_len: int,
+        run_ahead: int,
+    ) -> None:
+        self.runner, self.scheduler, self.processor = runner, scheduler, processor
+        self.tokenizer, self.max_len, self.run_ahead = tokenizer, max_len, run_ahead
+        self.stats = EngineStats()
+        self._stop_sets: dict[tuple[str, ...], StopSet] = {}
+
+    def run(self, requests: Iterable[Request | RowFailure]) -> Iterator[SampleOutput | RowFailure]:
+        """Generate for all requests; yields samples as they finish, failures as they come by.
+
+        Requests are drawn as rows become free, so a generator of millions is fine.
+        """
+        source: Iterator[Request | RowFailure] | None = iter(requests)
+        pending: deque[Record] = deque()
+        window = self.scheduler.limits.max_num_seqs
+        while True:
+            while source is not None and self.scheduler.waiting_samples < window:
+                request = next(source, None)
+                if request is None:
+                    source = None
+                elif isinstance(request, RowFailure):
+                    yield request
+                else:
+                    self._add(request)
+            step = self.scheduler.schedule()
+            if step is not None:
+                pending.append(self.runner.launch(step))
+                while len(pending) > self.run_ahead:
+                    yield from self._collect(pending.popleft())
+                continue
+            if pending:
+                while pending:
+                    yield from self._collect(pending.popleft())
+                continue
+            if self.scheduler.needs_drain:
+                self.scheduler.preempt()
+                continue
+            assert self.scheduler.idle, "the scheduler has work but launches nothing"
+            if source is None:
+                return
+
+    def _add(self, request: Request) -> None:
+        params = request.params
+        limit = min(params.max_tokens, self.max_len - len(request.prompt_token_ids))
+        assert limit > 0, "requests are checked against max_len when they are made"
+        stop = self._stop_set(params.stop)
+        self.stats.rows += 1
+        self.stats.prompt_tokens += len(request.prompt_token_ids)
+        for index in request.sample_indices:
+            key = row_key(params.seed, request.row_id, index)
+            self.scheduler.add(Sequence(request, index, key, limit, stop))
+
+    def _stop_set(self, stops: tuple[str, ...]) -> StopSet | None:
+        if not stops or self.tokenizer is None:
+            return None
+        if stops not in self._stop_sets:
+            self._stop_sets[stops] = StopSet(stops, self.tokenizer.token_bytes)
+        return self._stop_sets[stops]
+
+    def _collect(self, record: Record) -> list[SampleOutput]:
+        """Read one launch and retire what ended."""
+        ended = self.processor.process(record.step, *record.read())
+        for sequence, _ in ended:
+            self.scheduler.finish(sequence)
+        counts, stats = self.scheduler.counts, self.stats
+        stats.samples += len(ended)
+        stats.generated_tokens = self.processor.tokens
+        stats.prefills, stats.decodes = counts.prefills, counts.decodes
+        stats.cached_tokens, stats.preemptions = counts.cached_tokens, counts.preemptions
+        stats.running, stats.waiting = len(self.scheduler.rows), self.scheduler.waiting_samples
+        return [output for _, output in ended]

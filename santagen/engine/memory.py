@@ -1,0 +1,113 @@
+"""How large the KV cache and the batch may be on this machine. Measures memory, allocates none."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from santagen.config import EngineConfig, ModelConfig
+from santagen.errors import SantagenError
+from santagen.model.attention import AttentionBackend, CacheShape
+
+CPU_SHARE = 0.4  # of the memory that is available when the cache is made
+DEFAULT_ROWS = {"cpu": 256, "cuda": 1024}
+DEFAULT_BATCHED_TOKENS = {"cpu": 2048, "cuda": 16384}
+MAX_ROWS = 65536
+
+
+@dataclass(frozen=True)
+class CachePlan:
+    """The sizes in force. cache_bytes counts keys and values of all layers."""
+
+    shape: CacheShape
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    cache_bytes: int
+
+
+def plan_cache(
+    settings: EngineConfig,
+    config: ModelConfig,
+    model: nn.Module,
+    attention: AttentionBackend,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> CachePlan:
+    """Sizes from the settings, the model's positions and the memory that is free after loading."""
+    size = attention.block_size
+    longest = settings.max_model_len or config.n_positions
+    if longest > config.n_positions:
+        raise SantagenError(
+            f"--max-model-len {longest} is more than the model's {config.n_positions} positions.",
+            "The model has learned no positions beyond; leave the option out or lower it.",
+        )
+    if longest < 2:
+        raise SantagenError(
+            f"--max-model-len {longest} leaves no room for a prompt and a new token.", "Give at least 2."
+        )
+    rows = _positive("--max-num-seqs", settings.max_num_seqs, DEFAULT_ROWS[device.type])
+    batched = _positive(
+        "--max-num-batched-tokens", settings.max_num_batched_tokens, DEFAULT_BATCHED_TOKENS[device.type]
+    )
+    if rows > MAX_ROWS:
+        raise SantagenError(f"--max-num-seqs {rows} is more than {MAX_ROWS}.", "Give a smaller number.")
+    n_kv_head = 1 if config.multi_query else config.n_head
+    block_bytes = size * config.kv_bytes_per_token(dtype.itemsize)
+    blocks_a_row = -(-longest // size)
+    if settings.num_blocks is not None:
+        blocks = settings.num_blocks
+    else:
+        room = _room(settings, config, batched, rows, device)
+        # One block nobody owns; more than every row at full length is of no use.
+        blocks = min(room // block_bytes, rows * blocks_a_row + 1)
+    longest = min(longest, (blocks - 1) * size)
+    if longest < 2:
+        raise SantagenError(
+            f"There is no memory for the KV cache: one block of {size} tokens takes {block_bytes:,} bytes.",
+            "Free memory, raise --gpu-memory-utilization, or use a smaller --block-size.",
+        )
+    shape = CacheShape(config.n_layer, blocks, size, n_kv_head, config.head_dim)
+    return CachePlan(shape, longest, rows, batched, blocks * block_bytes)
+
+
+def _positive(name: str, value: int | None, default: int) -> int:
+    if value is None:
+        return default
+    if value < 1:
+        raise SantagenError(f"{name} is {value}; it must be at least 1.", f"Leave {name} out, or raise it.")
+    return value
+
+
+def _room(
+    settings: EngineConfig, config: ModelConfig, batched: int, rows: int, device: torch.device
+) -> int:
+    """Bytes for the cache: what is free, less what a forward of the largest batch needs."""
+    if not 0 < settings.gpu_memory_utilization <= 1:
+        raise SantagenError(
+            f"--gpu-memory-utilization is {settings.gpu_memory_utilization}; it must be above 0 and at most 1.",
+            "0.9 is the default.",
+        )
+    if device.type == "cpu":
+        return int(_available_ram() * CPU_SHARE)
+    free, total = torch.cuda.mem_get_info(device)
+    in_use = total - free
+    tokens = max(batched, config.n_positions)
+    activations = tokens * (4 * config.n_embd + 2 * config.n_inner) * 2
+    logits = 3 * min(rows, 2048) * config.vocab_size * 4
+    return int(total * settings.gpu_memory_utilization) - in_use - activations - logits
+
+
+def _available_ram() -> int:
+    """Bytes the machine can give without swapping."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # not Linux: ask the C library
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,165 @@
+"""Executes a Step on the device: row changes, forward, sampling, and the tokens' way back to the host.
+
+Launches only; it never waits for the device. What the host may read of a launch is in its Record, whose
+`read` blocks on that launch alone. The scheduler decides what is launched, the sampler what is drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from santagen.engine import rows as columns
+from santagen.engine.batch import PrefillItem, Step
+from santagen.engine.rows import RowTable, to_device
+from santagen.engine.sampler import Drawn, Sampler
+from santagen.model.attention import CacheShape, KVCache, Seqlen
+from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
+
+
+@dataclass
+class Record:
+    """The outcome of one launch, on its way to the host."""
+
+    step: Step
+    drawn: Drawn
+    event: torch.cuda.Event | None
+
+    def read(self) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None]:
+        """(tokens [n] int64, logprobs [n], top ids [n, N], top logprobs [n, N]); -1 for logits not finite."""
+        if self.event is not None:
+            self.event.synchronize()
+        drawn = self.drawn
+        optional = (drawn.logprobs, drawn.top_ids, drawn.top_logprobs)
+        chosen, ids, values = (None if part is None else part.numpy() for part in optional)
+        return drawn.tokens.numpy(), chosen, ids, values
+
+
+class ModelRunner:
+    """The model, its cache and the row table of one device."""
+
+    def __init__(
+        self, model: FlashSantacoderForCausalLM, shape: CacheShape, table: RowTable, sampler: Sampler
+    ) -> None:
+        self.model, self.shape, self.table, self.sampler = model, shape, table, sampler
+        self.device = table.device
+        dtype = model.transformer.wte.weight.dtype
+        self.cache = model.attention.allocate(shape, dtype, self.device)
+        key, value = self.cache
+        self.layers: list[KVCache] = list(zip(key, value, strict=True))
+
+    @torch.inference_mode()
+    def launch(self, step: Step) -> Record:
+        """Start one step; the tokens are read later from the record."""
+        self.table.apply(step)
+        self.sampler.apply(step)
+        drawn = self._prefill(step) if step.is_prefill else self._decode(step)
+        if self.device.type == "cpu":
+            return Record(step, drawn, None)
+        drawn = drawn.to_host()
+        event = torch.cuda.Event()
+        event.record()
+        return Record(step, drawn, event)
+
+    def _decode(self, step: Step) -> Drawn:
+        size, block_size = step.size, self.shape.block_size
+        data = self.table.data[:size]
+        position, finished = data[:, columns.POSITION], data[:, columns.FINISHED] != 0
+        block_table = self.table.block_table[:size]
+        block = block_table.gather(1, (position // block_size).long().unsqueeze(1)).squeeze(1)
+        slot = torch.where(finished, 0, block * block_size + position % block_size).long()
+        context = torch.where(finished, 1, position + 1)  # int32
+        seqlen = Seqlen(
+            torch.ones_like(context), context - 1, has_prefix=False, kv_lengths=context
+        )
+        logits, _ = self.model(
+            data[:, columns.TOKEN].contiguous(), position.contiguous(), None, self.layers, block_table,
+            slot, seqlen, step.max_context,
+        )
+        row = torch.arange(size, device=self.device)
+        return self._draw(logits, row, step)
+
+    def _prefill(self, step: Step) -> Drawn:
+        packed = _pack(step.prefill, self.shape.block_size)
+        parts = to_device(np.concatenate([part.ravel() for part in packed.values()]), self.device)
+        pieces = parts.split([part.size for part in packed.values()])
+        fields = dict(zip(packed, pieces, strict=True))
+        count = len(step.prefill)
+        cu_q = fields["cu_q"].int()
+        seqlen = Seqlen(
+            fields["new"].int(), fields["cached"].int(), cu_q, fields["cu_k"].int(),
+            max_q=int(packed["new"].max()), has_prefix=bool(packed["cached"].any()),
+        )
+        logits, _ = self.model(
+            fields["ids"], fields["positions"], cu_q, self.layers,
+            fields["block_tables"].view(count, -1).int(), fields["slots"], seqlen, step.max_context,
+            lm_head_indices=fields["last"],
+        )
+        if len(fields["copy_from"]):
+            for part in self.cache:  # [layers, blocks, ...]
+                part[:, fields["copy_to"]] = part[:, fields["copy_from"]]
+        if len(fields["source"]) != count:
+            logits = logits.index_select(0, fields["source"])
+        return self._draw(logits, fields["rows"], step)
+
+    def _draw(self, logits: Tensor, row: Tensor, step: Step) -> Drawn:
+        """Draw a token for each of `row` and advance these rows."""
+        data = self.table.data
+        record = data.index_select(0, row)
+        finished = record[:, columns.FINISHED] != 0
+        # In decode the drawn token stands one past the fed one; a prefill's record already points at it.
+        ahead = 0 if step.is_prefill else 1
+        drawn = self.sampler.draw(logits, record, record[:, columns.POSITION] + ahead, row, step.features)
+        token = drawn.tokens.int()
+        ended = self.sampler.ends_row(token, record)
+        record[:, columns.POSITION] += (~finished).int() * ahead
+        record[:, columns.TOKEN] = token.clamp(min=0)
+        record[:, columns.FINISHED] = (finished | ended).int()
+        data.index_copy_(0, row, record)
+        return drawn
+
+
+def _pack(items: list[PrefillItem], block_size: int) -> dict[str, np.ndarray]:
+    """The arrays of one packed prefill, int64.
+
+        ids        | prompt 0 ...  | prompt 1 .. | prompt 2 ....... |      no padding
+        positions  | 0 1 2 3 ...   | 64 65 ..    | 0 1 2 .......    |      (prompt 1: 64 tokens cached)
+        cu_q       0               n0            n0+n1              n0+n1+n2
+    """
+    ids, positions, slots, rows, source, copies = [], [], [], [], [], []
+    for number, item in enumerate(items):
+        new = np.arange(item.cached, len(item.tokens), dtype=np.int64)
+        blocks = np.array(item.blocks, np.int64)
+        ids.append(np.array(item.tokens[item.cached :], np.int64))
+        positions.append(new)
+        slot = blocks[new // block_size] * block_size + new % block_size
+        slots.append(np.zeros_like(slot) if item.keep_last else slot)
+        rows += [sequence.row for sequence in item.samples]
+        source += [number] * len(item.samples)
+        copies += item.copies
+    lengths = np.array([len(part) for part in ids], np.int64)
+    cached = np.array([item.cached for item in items], np.int64)
+    cu_q = np.concatenate([[0], np.cumsum(lengths)])
+    width = max(len(item.blocks) for item in items)
+    tables = np.zeros((len(items), width), np.int64)
+    for number, item in enumerate(items):
+        tables[number, : len(item.blocks)] = item.blocks
+    pairs = np.array(copies, np.int64).reshape(-1, 2)
+    return {
+        "ids": np.concatenate(ids),
+        "positions": np.concatenate(positions),
+        "slots": np.concatenate(slots),
+        "new": lengths,
+        "cached": cached,
+        "cu_q": cu_q,
+        "cu_k": np.concatenate([[0], np.cumsum(lengths + cached)]),
+        "last": cu_q[1:] - 1,
+        "block_tables": tables,
+        "rows": np.array(rows, np.int64),
+        "source": np.array(source, np.int64),
+        "copy_from": pairs[:, 0],
+        "copy_to": pairs[:, 1],
+    }

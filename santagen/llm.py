@@ -1,0 +1,203 @@
+"""From a model's name to a running engine: resolves, loads, sizes the cache, and offers it to Python.
+
+    llm = LLM("bigcode/santacoder", dtype="bfloat16")
+    samples = llm.generate(["def fib(n):"], SamplingParams(temperature=0.8, top_p=0.95, n=4))
+
+The command line drives the same class. Prompt files and output files are not its business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from santagen.checkpoint.source import ModelSource, resolve_model
+from santagen.checkpoint.weights import open_weights
+from santagen.config import EngineConfig, ModelConfig
+from santagen.engine.block_manager import BlockManager
+from santagen.engine.llm_engine import LLMEngine
+from santagen.engine.memory import plan_cache
+from santagen.engine.model_runner import ModelRunner
+from santagen.engine.output_processor import OutputProcessor
+from santagen.engine.rows import RowTable
+from santagen.engine.sampler import Sampler
+from santagen.engine.scheduler import Scheduler, SchedulerLimits
+from santagen.errors import SantagenError
+from santagen.io.requests import RequestBuilder
+from santagen.io.tokenizer import Tokenizer, has_tokenizer
+from santagen.model.attention import select_attention
+from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
+from santagen.request import PromptRow, Request, RowFailure, SampleOutput, SamplingParams
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+class LLM:
+    """A loaded model with its engine.
+
+    `model` is a hub id or a directory, None for the bundled one; the other keywords are those of
+    EngineConfig (dtype, device, attention, max_num_seqs, max_model_len, ...). Raises SantagenError where
+    the checkpoint, the settings or the machine don't fit together.
+    """
+
+    def __init__(self, model: str | None = None, **settings: Any) -> None:
+        self.engine_config = EngineConfig(model=model, **settings)
+        settings_ = self.engine_config
+        self.source: ModelSource = resolve_model(
+            model, revision=settings_.revision, token=settings_.hf_token
+        )
+        self.config = ModelConfig.from_directory(self.source.path)
+        self.device = _device(settings_.device)
+        self.dtype, self._dtype_note = _dtype(settings_.dtype, self.config, self.device)
+        self.tokenizer = load_tokenizer(settings_, self.source, self.config)
+        self._build()
+
+    def _build(self) -> None:
+        settings, config, device = self.engine_config, self.config, self.device
+        attention = select_attention(
+            settings.attention, device, self.dtype, config, settings.block_size
+        )
+        weights = open_weights(self.source.path, config, dtype=self.dtype, device=device)
+        with torch.inference_mode():
+            model = FlashSantacoderForCausalLM("", config, weights, attention.backend).eval()
+        self.notes = [attention.reason, *([self._dtype_note] if self._dtype_note else [])]
+        self.notes += getattr(weights, "notes", [])
+        plan = plan_cache(settings, config, model, attention.backend, self.dtype, device)
+        self.max_model_len, self.plan = plan.max_model_len, plan
+        end_ids = frozenset(config.eos_token_ids)
+        known = None
+        if self.tokenizer is not None:
+            end_ids |= frozenset(self.tokenizer.end_ids)
+            known = self.tokenizer.known_ids_mask(config.vocab_size)
+        table = RowTable(plan.max_num_seqs, -(-plan.max_model_len // plan.shape.block_size), device)
+        sampler = Sampler(config.vocab_size, known, end_ids, plan.max_num_seqs, device)
+        scheduler = Scheduler(
+            SchedulerLimits(plan.max_num_seqs, plan.max_num_batched_tokens),
+            BlockManager(plan.shape.num_blocks, plan.shape.block_size),
+        )
+        eos = tuple(config.eos_token_ids) or (
+            tuple(self.tokenizer.eos_ids) if self.tokenizer is not None else ()
+        )
+        self.engine = LLMEngine(
+            ModelRunner(model, plan.shape, table, sampler),
+            scheduler,
+            OutputProcessor(self.tokenizer, eos, tuple(end_ids)),
+            self.tokenizer,
+            plan.max_model_len,
+            run_ahead=1 if device.type == "cuda" else 0,
+        )
+
+    def describe(self) -> list[str]:
+        """What is in force, a line each: model, device and dtype, attention and why, cache."""
+        name = "the bundled tiny model" if self.source.bundled else self.source.name
+        shape = self.plan.shape
+        size = self.plan.cache_bytes / 2**30
+        return [
+            f"model {name} on {self.device.type}, {str(self.dtype).removeprefix('torch.')}",
+            *self.notes,
+            f"cache {shape.num_blocks:,} blocks of {shape.block_size} tokens ({size:.2f} GiB), "
+            f"up to {self.plan.max_num_seqs:,} sequences of {self.max_model_len:,} tokens",
+        ]
+
+    def generate(
+        self,
+        prompts: Iterable[str | Sequence[int] | tuple[str, str]],
+        params: SamplingParams | None = None,
+        *,
+        fim_mode: str = "psm",
+        truncate: str = "error",
+    ) -> list[SampleOutput]:
+        """All samples of all prompts, in input order (n per prompt).
+
+        A prompt is a text, a list of token ids, or a (prefix, suffix) pair to infill. A prompt that can't
+        be used raises SantagenError.
+        """
+        outputs: list[SampleOutput] = []
+        for result in self.stream(prompts, params, fim_mode=fim_mode, truncate=truncate):
+            if isinstance(result, RowFailure):
+                raise SantagenError(f"Prompt {result.row_id}: {result.error}", result.hint)
+            outputs.append(result)
+        return sorted(outputs, key=lambda output: (output.request.number, output.index))
+
+    def stream(
+        self,
+        prompts: Iterable[str | Sequence[int] | tuple[str, str]],
+        params: SamplingParams | None = None,
+        *,
+        fim_mode: str = "psm",
+        truncate: str = "error",
+    ) -> Iterator[SampleOutput | RowFailure]:
+        """As `generate`, each sample as soon as it ends; a bad prompt comes as a RowFailure."""
+        builder = self.request_builder(params or SamplingParams(), fim_mode, truncate)
+        rows = (_prompt_row(number, prompt) for number, prompt in enumerate(prompts))
+        yield from self.engine.run(builder.build_many(rows))
+
+    def request_builder(
+        self, defaults: SamplingParams, fim_mode: str = "psm", truncate: str = "error"
+    ) -> RequestBuilder:
+        """What turns prompt rows into requests for this model."""
+        return RequestBuilder(
+            self.tokenizer,
+            vocab_size=self.config.vocab_size,
+            max_len=self.max_model_len,
+            defaults=defaults,
+            fim_mode=fim_mode,
+            truncate=truncate,
+        )
+
+    def run(self, requests: Iterable[Request | RowFailure]) -> Iterator[SampleOutput | RowFailure]:
+        """Generate for requests that are already tokenised."""
+        return self.engine.run(requests)
+
+
+def load_tokenizer(
+    settings: EngineConfig, source: ModelSource, config: ModelConfig
+) -> Tokenizer | None:
+    """The tokenizer of --tokenizer, else the model's own; None where the model has no tokenizer files."""
+    path = source.path
+    if settings.tokenizer is not None:
+        path = resolve_model(settings.tokenizer, revision=None, token=settings.hf_token).path
+    elif not has_tokenizer(path):
+        return None
+    return Tokenizer.from_directory(path, config)
+
+
+def _prompt_row(number: int, prompt: str | Sequence[int] | tuple[str, str]) -> PromptRow:
+    place: dict[str, Any] = {"row_id": number, "number": number, "line": 0, "source": "prompts"}
+    if isinstance(prompt, str):
+        return PromptRow(**place, prompt=prompt)
+    if len(prompt) == 2 and all(isinstance(part, str) for part in prompt):
+        return PromptRow(**place, prefix=str(prompt[0]), suffix=str(prompt[1]))
+    return PromptRow(**place, prompt_token_ids=tuple(int(i) for i in prompt))
+
+
+def _device(name: str) -> torch.device:
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if name not in ("auto", "cuda"):
+        raise SantagenError(f"--device {name} is not known.", "Choose auto, cuda or cpu.")
+    if not torch.cuda.is_available():
+        raise SantagenError(
+            "--device cuda was asked for, but torch sees no CUDA device.",
+            "Check the driver and that torch is a CUDA build, or use --device cpu.",
+        )
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _dtype(choice: str, config: ModelConfig, device: torch.device) -> tuple[torch.dtype, str]:
+    """(dtype, note): auto is float32 on the CPU and the checkpoint's own on CUDA, float16 read as bfloat16."""
+    if choice != "auto":
+        if choice not in DTYPES:
+            raise SantagenError(f"--dtype {choice} is not known.", f"Choose auto or one of {', '.join(DTYPES)}.")
+        return DTYPES[choice], ""
+    if device.type == "cpu":
+        return torch.float32, ""
+    own = DTYPES.get(str(config.torch_dtype).removeprefix("torch."), torch.bfloat16)
+    if own == torch.float16 and torch.cuda.is_bf16_supported():
+        return torch.bfloat16, "float16 weights run as bfloat16: this family overflows in float16"
+    return own, ""
+
+
+__all__ = ["LLM", "EngineConfig", "load_tokenizer"]

@@ -1,0 +1,245 @@
+"""Attention on the CPU: block by block, so that a row's bits never depend on the rows beside it.
+
+Work is cut into pairs (query tile, cache block). A tile is one token in decode and up to TILE tokens of one
+sequence in prefill; with H query heads on one K/V head its rows are tokens x heads. Every pair is
+one product of fixed inner sizes, whose rows come out with the same bits in any number that is a multiple
+of ROW_MULTIPLE; the pairs of a tile are then joined in block order, one addition each.
+
+    sequence of 150 tokens, blocks of 64, tiles of 64:     block 0   block 1   block 2
+                                            tile 0          causal
+                                            tile 1           full     causal
+                                            tile 2           full      full     causal
+
+So prefill = decode = prefill over a cached prefix, to the bit. Keys lie transposed in their blocks
+([head_dim, block_size]): the score product then runs at twice the speed. Does not run on CUDA.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from santagen.model.attention.base import CacheShape, KVCache, Seqlen
+
+TILE = 64
+ROW_MULTIPLE = 4  # products of fewer or odd rows take other code paths, with other rounding
+MAX_PAIRS = 192  # pairs computed at once in prefill: bounds the score matrix
+VIEW_SHARE = 0.6  # decode reads the cache in place when this share of the block range is wanted
+
+
+@dataclass
+class TileGroup:
+    """Tiles computed together. P pairs, N tiles, M tokens a tile, J blocks of the longest tile."""
+
+    tokens: Tensor  # [N, M] index into the packed query tokens; padding repeats a token of the tile
+    keep: Tensor | None  # [N, M] bool: which of them are real; None when all are
+    pair_tile: Tensor  # [P]
+    pair_block: Tensor | slice  # [P] cache block, or a range of blocks in place
+    extra_block: Tensor | None  # blocks read again for other owners, after the range
+    masked: Tensor  # indices of pairs with a masked entry
+    mask: Tensor  # [masked pairs, M, block_size] bool, True = not visible
+    joined: Tensor  # [N, J] pair of each tile and block step, P where there is none
+
+
+class CpuAttention:
+    """See the module's contract. Any head dim, any number of K/V heads, float32 or lower."""
+
+    name = "torch"
+    block_multiple = 8
+    capturable = False
+
+    def __init__(self, block_size: int = 64) -> None:
+        self.block_size = block_size
+
+    def allocate(self, shape: CacheShape, dtype: torch.dtype, device: torch.device) -> KVCache:
+        lead = (shape.n_layer, shape.num_blocks, shape.n_kv_head)
+        key = torch.zeros((*lead, shape.head_dim, shape.block_size), dtype=dtype, device=device)
+        value = torch.zeros((*lead, shape.block_size, shape.head_dim), dtype=dtype, device=device)
+        return key, value
+
+    def plan(
+        self, seqlen: Seqlen, block_tables: Tensor, max_s: int, decode: bool
+    ) -> list[TileGroup]:
+        assert seqlen.kv_lengths is not None
+        block_size = self.block_size
+        kv_lengths = seqlen.kv_lengths.long()
+        if decode:
+            last = kv_lengths - 1
+            tokens = torch.arange(len(last)).unsqueeze(1)
+            return [_group(tokens, last.unsqueeze(1), None, block_tables.long(), block_size, True)]
+        assert seqlen.cu_seqlen_q is not None and seqlen.max_q is not None
+        width = 1 if seqlen.max_q == 1 else TILE
+        sequence, start = _tiles(seqlen.input_lengths.long(), width)
+        length = (seqlen.input_lengths.long()[sequence] - start).clamp(max=width)  # [tiles]
+        step = torch.arange(width)
+        keep = step < length.unsqueeze(1)
+        inside = torch.minimum(step.expand(len(start), -1), (length - 1).unsqueeze(1))
+        tokens = seqlen.cu_seqlen_q.long()[sequence].unsqueeze(1) + start.unsqueeze(1) + inside
+        position = seqlen.cache_lengths.long()[sequence].unsqueeze(1) + start.unsqueeze(1) + inside
+        tables = block_tables.long()[sequence]
+        blocks = position[:, -1] // block_size + 1
+        groups, begin, pairs = [], 0, 0
+        for tile, count in enumerate([*blocks.tolist(), MAX_PAIRS + 1]):
+            if (pairs + count > MAX_PAIRS and tile > begin) or tile == len(blocks):
+                part = slice(begin, tile)
+                groups.append(
+                    _group(tokens[part], position[part], keep[part], tables[part], block_size, False)
+                )
+                begin, pairs = tile, 0
+            pairs += count
+        return groups
+
+    def write(self, cache: KVCache, key: Tensor, value: Tensor, slots: Tensor) -> None:
+        key_cache, value_cache = cache  # [blocks, kv heads, D, bs], [blocks, kv heads, bs, D]
+        block_size = key_cache.shape[-1]
+        block, offset = slots // block_size, slots % block_size
+        key_cache[block, :, :, offset] = key
+        value_cache[block, :, offset] = value
+
+    def prefill(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cache: KVCache,
+        plan: list[TileGroup],
+        scale: float,
+    ) -> Tensor:
+        out = torch.empty_like(query)
+        for group in plan:
+            result = _attend(query, cache, group, scale)
+            assert group.keep is not None
+            out[group.tokens[group.keep]] = result[group.keep]
+        return out
+
+    def decode(self, query: Tensor, cache: KVCache, plan: list[TileGroup], scale: float) -> Tensor:
+        return _attend(query, cache, plan[0], scale).squeeze(1)
+
+
+def _tiles(lengths: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """(sequence, first token within it) of every tile of `width` tokens."""
+    counts = (lengths + width - 1) // width
+    sequence = torch.repeat_interleave(torch.arange(len(lengths)), counts)
+    first = torch.cumsum(counts, 0) - counts
+    return sequence, (torch.arange(len(sequence)) - first[sequence]) * width
+
+
+def _group(
+    tokens: Tensor,
+    position: Tensor,
+    keep: Tensor | None,
+    tables: Tensor,
+    block_size: int,
+    in_place: bool,
+) -> TileGroup:
+    """position: [tiles, M] absolute; tables: [tiles, max_blocks]."""
+    blocks = position[:, -1] // block_size + 1  # [tiles]
+    tiles, longest = len(blocks), int(blocks.max())
+    step = torch.arange(longest)
+    real = step < blocks.unsqueeze(1)  # [tiles, J]
+    pair_tile, pair_step = real.nonzero(as_tuple=True)
+    pair_block: Tensor | slice = tables[pair_tile, pair_step]
+    extra: Tensor | None = None
+    if in_place:
+        order, pair_tile_, pair_block, extra = _in_place(pair_tile, tables[pair_tile, pair_step], tiles)
+        where = torch.full((len(pair_tile),), -1)
+        where[order[order >= 0]] = (order >= 0).nonzero().squeeze(1)
+        joined = torch.full((tiles, longest), len(pair_tile_))
+        joined[real] = where
+        masked_pair = where
+        pair_tile_of = pair_tile
+        pair_tile = pair_tile_
+    else:
+        joined = torch.full((tiles, longest), len(pair_tile))
+        joined[real] = torch.arange(len(pair_tile))
+        masked_pair, pair_tile_of = torch.arange(len(pair_tile)), pair_tile
+    # A pair needs a mask where its block reaches past the first token of the tile.
+    last_key = (pair_step + 1) * block_size - 1
+    needs = last_key > position[pair_tile_of, 0]
+    keys = pair_step[needs].unsqueeze(1) * block_size + torch.arange(block_size)  # [masked, bs]
+    mask = keys.unsqueeze(1) > position[pair_tile_of[needs]].unsqueeze(2)
+    return TileGroup(
+        tokens, keep, pair_tile, pair_block, extra, masked_pair[needs], mask, joined
+    )
+
+
+def _in_place(
+    tile: Tensor, block: Tensor, tiles: int
+) -> tuple[Tensor, Tensor, Tensor | slice, Tensor | None]:
+    """Order the pairs by where their blocks lie, so that decode reads the cache without copying it.
+
+    Returns (order: which pair each computed one is, -1 for a block nobody asked for; its tile; the
+    blocks; the blocks of second and later owners).
+    """
+    low, high = int(block.min()), int(block.max()) + 1
+    owner = torch.full((high - low,), -1)
+    owner[block - low] = torch.arange(len(block))  # the last owner stays
+    first = owner[block - low] == torch.arange(len(block))
+    if int(first.sum()) < VIEW_SHARE * (high - low):
+        return torch.arange(len(block)), tile, block, None
+    again = (~first).nonzero().squeeze(1)
+    order = torch.cat([owner, again])
+    computed = tile[order.clamp(min=0)]
+    return order, computed, slice(low, high), block[again] if len(again) else None
+
+
+def _blocks(cache: Tensor, group: TileGroup) -> Tensor:
+    """The wanted blocks, [P x kv heads, ...]: in place where they lie together, copied where not."""
+    if isinstance(group.pair_block, slice):
+        blocks = cache[group.pair_block]
+        if group.extra_block is not None:
+            blocks = torch.cat([blocks, cache[group.extra_block]])
+    else:
+        blocks = cache.index_select(0, group.pair_block)
+    return blocks.flatten(0, 1)
+
+
+def _attend(query: Tensor, cache: KVCache, group: TileGroup, scale: float) -> Tensor:
+    """Softmax attention of every tile of the group: [tiles, M, heads, head_dim]."""
+    key_cache, value_cache = cache
+    kv_heads, (heads, dim) = key_cache.shape[1], query.shape[1:]
+    per_kv = heads // kv_heads
+    tiles, width = group.tokens.shape
+    pairs, rows = len(group.pair_tile), width * per_kv
+    # [tiles, kv heads, M x heads of that kv head, D], rows padded for the product
+    tiled = (query * scale)[group.tokens].view(tiles, width, kv_heads, per_kv, dim)
+    tiled = tiled.transpose(1, 2).reshape(tiles, kv_heads, rows, dim)
+    padded = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
+    if padded != rows:
+        tiled = torch.nn.functional.pad(tiled, (0, 0, 0, padded - rows))
+    paired = tiled.index_select(0, group.pair_tile).flatten(0, 1)
+    scores = torch.bmm(paired, _blocks(key_cache, group)).view(pairs, kv_heads, padded, -1)
+    if len(group.masked):
+        mask = group.mask.repeat_interleave(per_kv, dim=1).unsqueeze(1)  # [masked, 1, rows, bs]
+        scores[group.masked, :, :rows] = scores[group.masked, :, :rows].masked_fill_(mask, -torch.inf)
+    # A block wholly masked for some row of a tile has top -inf: shift by 0 there, so exp gives 0, not NaN.
+    top = scores.amax(-1, keepdim=True)
+    scores.sub_(top.clamp(min=torch.finfo(scores.dtype).min)).exp_()
+    total = scores.sum(-1, keepdim=True)
+    partial = torch.bmm(scores.flatten(0, 1), _blocks(value_cache, group))
+    return _join(top, total, partial.view(pairs, kv_heads, padded, dim), group, (rows, per_kv))
+
+
+def _join(
+    top: Tensor, total: Tensor, partial: Tensor, group: TileGroup, shape: tuple[int, int]
+) -> Tensor:
+    """Add up each tile's pairs in block order; a missing pair adds an exact zero."""
+    rows, per_kv = shape
+    none = top.new_full((1, *top.shape[1:]), -torch.inf)
+    tops = torch.cat([top, none])[group.joined]  # [tiles, J, kv heads, rows, 1]
+    weights = (tops - tops.amax(1, keepdim=True)).exp_()
+    index = group.joined.clamp(max=len(top) - 1)
+    out = weights[:, 0] * partial[index[:, 0]]
+    norm = weights[:, 0] * total[index[:, 0]]
+    for step in range(1, index.shape[1]):
+        more = (group.joined[:, step] < len(top)).nonzero().squeeze(1)  # tiles that reach so far
+        pair = index[more, step]
+        weight = weights[more, step]
+        out[more] += weight * partial[pair]
+        norm[more] += weight * total[pair]
+    out = (out / norm)[:, :, :rows]
+    tiles, kv_heads, dim = out.shape[0], out.shape[1], out.shape[-1]
+    out = out.reshape(tiles, kv_heads, rows // per_kv, per_kv, dim).transpose(1, 2)
+    return out.reshape(tiles, rows // per_kv, kv_heads * per_kv, dim)

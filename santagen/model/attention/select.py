@@ -1,0 +1,132 @@
+"""Chooses the attention backend of a run, and says why not a better one. Computes no attention itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from santagen.config import ModelConfig
+from santagen.errors import SantagenError
+from santagen.model.attention.base import AttentionBackend
+from santagen.model.attention.cpu import CpuAttention
+from santagen.model.attention.sdpa import SdpaAttention
+
+CHOICES = ("auto", "flash", "torch")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The backend, and one line for the user: what is used, and why nothing faster is."""
+
+    backend: AttentionBackend
+    reason: str
+
+
+def select_attention(
+    choice: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    config: ModelConfig,
+    block_size: int | None = None,
+) -> Selection:
+    """Pick the backend for this device and model; a forced one that can't run is a SantagenError.
+
+    block_size None takes the backend's own; one that it can't page is refused.
+    """
+    selection = _select(choice, device, dtype, config)
+    backend = selection.backend
+    if block_size is not None:
+        if block_size < 1 or block_size % backend.block_multiple:
+            raise SantagenError(
+                f"--block-size {block_size} does not suit attention {backend.name}, whose blocks are "
+                f"a multiple of {backend.block_multiple} tokens.",
+                f"Leave it out, or give a multiple of {backend.block_multiple}.",
+            )
+        backend.block_size = block_size
+    return selection
+
+
+def _select(
+    choice: str, device: torch.device, dtype: torch.dtype, config: ModelConfig
+) -> Selection:
+    if choice not in CHOICES:
+        raise SantagenError(
+            f"--attention {choice} is not known.", f"Choose one of {', '.join(CHOICES)}."
+        )
+    if device.type == "cpu":
+        if choice == "flash":
+            raise SantagenError(
+                "--attention flash needs a CUDA device; this run is on the CPU.",
+                "Use --attention torch, or --device cuda on a machine with a GPU.",
+            )
+        return Selection(CpuAttention(), "attention torch: the block-wise CPU form")
+    if choice == "torch":
+        return Selection(SdpaAttention(), "attention torch: asked for")
+    backend, why = _flash(device, dtype, config.n_head, config.n_kv_head, config.head_dim)
+    if backend is not None:
+        return Selection(backend, why)
+    if choice == "flash":
+        raise SantagenError(f"--attention flash can't run here: {why}.", "Use --attention torch.")
+    return Selection(SdpaAttention(), f"attention torch: flash-attn is faster, but {why}")
+
+
+def _flash(
+    device: torch.device, dtype: torch.dtype, n_head: int, n_kv_head: int, head_dim: int
+) -> tuple[AttentionBackend | None, str]:
+    """FlashAttention-2, with 3 where it runs: (backend, what is used) or (None, why not)."""
+    if dtype not in (torch.float16, torch.bfloat16):
+        return None, f"it takes float16 and bfloat16, not {str(dtype).removeprefix('torch.')}"
+    try:
+        from flash_attn import flash_attn_varlen_func
+
+        from santagen.model.attention.flash import FlashAttention
+    except ImportError as error:
+        return None, f"it does not import ({error}); pip install 'santagen[cuda]'"
+    shape = (device, dtype, n_head, n_kv_head, head_dim)
+    broken = _probe(flash_attn_varlen_func, *shape)
+    if broken:
+        return None, f"it does not run on this shape ({broken})"
+    try:
+        from flash_attn_interface import flash_attn_varlen_func as fa3_varlen
+    except ImportError as error:
+        return FlashAttention(), f"attention flash: FlashAttention-2 (no FlashAttention-3: {error})"
+    broken = _probe(fa3_varlen, *shape)
+    if broken:
+        return FlashAttention(), f"attention flash: FlashAttention-2 (FlashAttention-3 fails here: {broken})"
+    return FlashAttention(fa3_varlen=fa3_varlen), "attention flash: FlashAttention-3 prefill, FlashAttention-2 decode"
+
+
+def _probe(
+    varlen: Callable[..., Any],
+    device: torch.device,
+    dtype: torch.dtype,
+    n_head: int,
+    n_kv_head: int,
+    head_dim: int,
+) -> str:
+    """Run a kernel on a few tokens; "" if its numbers are right, else one line that says what is wrong."""
+    generator = torch.Generator(device=device).manual_seed(0)
+
+    def draw(heads: int) -> torch.Tensor:
+        return torch.randn(7, heads, head_dim, generator=generator, device=device, dtype=dtype)
+
+    query, key, value = draw(n_head), draw(n_kv_head), draw(n_kv_head)
+    cu = torch.tensor([0, 7], dtype=torch.int32, device=device)
+    try:
+        out = varlen(
+            query, key, value, cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=7, max_seqlen_k=7,
+            softmax_scale=head_dim**-0.5, causal=True,
+        )
+    except (RuntimeError, TypeError, AttributeError) as error:
+        return str(error).splitlines()[0] if str(error) else type(error).__name__
+    out = out[0] if isinstance(out, tuple) else out
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        *(t.float().transpose(0, 1) for t in (query, key.expand(-1, n_head, -1) if n_kv_head == 1 else key,
+                                              value.expand(-1, n_head, -1) if n_kv_head == 1 else value)),
+        is_causal=True,
+    ).transpose(0, 1)
+    error_size = float((out.float() - wanted).abs().max())
+    return "" if error_size < 0.05 else f"its result is off by {error_size:.3g}"

@@ -1,0 +1,279 @@
+"""Flash SantaCoder: the GPT-BigCode decoder over packed tokens and a paged cache.
+
+    tokens -> wte + wpe -> L x [ln_1, attention, +, ln_2, MLP, +] -> ln_f -> head -> float32 logits
+
+One forward serves prefill (cu_seqlen_prefill given) and decode (None). Contract and names follow LoRAX's
+flash_santacoder_modeling. It neither schedules nor samples, and never looks at a padded token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from santagen.checkpoint.weights import Weights
+from santagen.config import ModelConfig
+from santagen.distributed import TensorParallel
+from santagen.errors import SantagenError
+from santagen.model.attention import AttentionBackend, KVCache, Seqlen, select_attention
+from santagen.model.layers import (
+    FastLayerNorm,
+    TensorParallelColumnLinear,
+    TensorParallelEmbedding,
+    TensorParallelHead,
+    TensorParallelRowLinear,
+    activation,
+)
+
+
+def load_multi_mqa(
+    config: ModelConfig,
+    prefix: str,
+    weights: Weights,
+    bias: bool,
+    head_size: int,
+    num_heads: int,
+    hidden_size: int,
+) -> TensorParallelColumnLinear:
+    """c_attn of this rank: its query heads, and the whole K/V head (its own K/V heads without multi-query).
+
+    num_heads counts this rank's query heads. Dispatches to the GPTQ half where the checkpoint is quantised.
+    """
+    if weights.quantization is not None:
+        return _load_multi_mqa_gptq(config, prefix, weights, bias, head_size, num_heads, hidden_size)
+    return _load_multi_mqa(config, prefix, weights, bias, head_size, num_heads, hidden_size)
+
+
+def _load_multi_mqa(
+    config: ModelConfig,
+    prefix: str,
+    weights: Weights,
+    bias: bool,
+    head_size: int,
+    num_heads: int,
+    hidden_size: int,
+) -> TensorParallelColumnLinear:
+    """The float half: fused or split, Linear or Conv1D, all read as rows Q | K | V."""
+    ranges = _qkv_ranges(config, weights.rank, head_size, num_heads, hidden_size)
+    weight, bias_rows = weights.get_linear(f"{prefix}.c_attn", out=ranges)
+    return TensorParallelColumnLinear(weight, bias_rows if bias else None)
+
+
+def _load_multi_mqa_gptq(
+    config: ModelConfig,
+    prefix: str,
+    weights: Weights,
+    bias: bool,
+    head_size: int,
+    num_heads: int,
+    hidden_size: int,
+) -> TensorParallelColumnLinear:
+    """The GPTQ half: the same columns, dequantised once; the bias is added exactly once."""
+    ranges = _qkv_ranges(config, weights.rank, head_size, num_heads, hidden_size)
+    weight, bias_rows = weights.get_linear(f"{prefix}.c_attn", out=ranges)
+    return TensorParallelColumnLinear(weight, bias_rows if bias else None)
+
+
+def _qkv_ranges(
+    config: ModelConfig, rank: int, head_size: int, num_heads: int, hidden_size: int
+) -> list[tuple[int, int]]:
+    """Row ranges of the logical c_attn (Q, then K, then V) that belong to `rank`."""
+    own = num_heads * head_size
+    query = (rank * own, (rank + 1) * own)
+    if config.multi_query:
+        return [query, (hidden_size, hidden_size + 2 * head_size)]
+    return [query, *((base + query[0], base + query[1]) for base in (hidden_size, 2 * hidden_size))]
+
+
+class FlashMQAttention(nn.Module):
+    """Multi-query attention: this rank's query heads on one shared K/V head."""
+
+    def __init__(
+        self, prefix: str, config: ModelConfig, weights: Weights, parallel: TensorParallel
+    ) -> None:
+        super().__init__()
+        if config.n_head % parallel.world_size:
+            raise SantagenError(
+                f"{config.n_head} attention heads can't be shared by {parallel.world_size} ranks.",
+                f"Choose a tensor-parallel size that divides {config.n_head}.",
+            )
+        self.head_size = config.head_dim
+        self.num_heads = config.n_head // parallel.world_size
+        self.num_kv_heads = 1 if config.multi_query else self.num_heads
+        self.scale = config.attention_scale
+        self.c_attn = load_multi_mqa(
+            config, prefix, weights, True, self.head_size, self.num_heads, config.n_embd
+        )
+        own = self.num_heads * self.head_size
+        inp = (parallel.rank * own, (parallel.rank + 1) * own)
+        self.c_proj = TensorParallelRowLinear.load(f"{prefix}.c_proj", weights, inp, parallel)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        cache: KVCache,
+        attention: AttentionBackend,
+        plan: Any,
+        slots: Tensor,
+        prefill: bool,
+        prefill_cache_indices: Tensor | None,
+    ) -> Tensor:
+        tokens, size = hidden.shape[0], self.head_size
+        qkv = self.c_attn(hidden)
+        kv_width = self.num_kv_heads * size
+        query, key, value = qkv.split([self.num_heads * size, kv_width, kv_width], dim=1)
+        query = query.view(tokens, self.num_heads, size)
+        key = key.view(tokens, self.num_kv_heads, size)
+        value = value.view(tokens, self.num_kv_heads, size)
+        if prefill_cache_indices is None:
+            attention.write(cache, key, value, slots)
+        else:
+            attention.write(cache, key[prefill_cache_indices], value[prefill_cache_indices], slots)
+        if prefill:
+            out = attention.prefill(query, key, value, cache, plan, self.scale)
+        else:
+            out = attention.decode(query, cache, plan, self.scale)
+        return self.c_proj(out.reshape(tokens, self.num_heads * size))
+
+
+class MLP(nn.Module):
+    """c_proj(act(c_fc(x))), the inner width sharded."""
+
+    def __init__(
+        self, prefix: str, config: ModelConfig, weights: Weights, parallel: TensorParallel
+    ) -> None:
+        super().__init__()
+        if config.n_inner % parallel.world_size:
+            raise SantagenError(
+                f"n_inner {config.n_inner} can't be shared by {parallel.world_size} ranks.",
+                f"Choose a tensor-parallel size that divides {config.n_inner}.",
+            )
+        own = parallel.share(config.n_inner)
+        self.c_fc = TensorParallelColumnLinear.load(f"{prefix}.c_fc", weights, [own])
+        self.c_proj = TensorParallelRowLinear.load(f"{prefix}.c_proj", weights, own, parallel)
+        self.act = activation(config.activation)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.c_proj(self.act(self.c_fc(hidden)))
+
+
+class Block(nn.Module):
+    """Pre-norm layer; the residual sum is carried beside the branch that will be added to it."""
+
+    def __init__(
+        self, prefix: str, config: ModelConfig, weights: Weights, parallel: TensorParallel
+    ) -> None:
+        super().__init__()
+        eps = config.layer_norm_epsilon
+        self.ln_1 = FastLayerNorm(f"{prefix}.ln_1", weights, eps)
+        self.attn = FlashMQAttention(f"{prefix}.attn", config, weights, parallel)
+        self.ln_2 = FastLayerNorm(f"{prefix}.ln_2", weights, eps)
+        self.mlp = MLP(f"{prefix}.mlp", config, weights, parallel)
+
+    def forward(
+        self, hidden: Tensor, residual: Tensor | None, *attention_arguments: Any
+    ) -> tuple[Tensor, Tensor]:
+        hidden, residual = self.ln_1(hidden, residual)
+        hidden = self.attn(hidden, *attention_arguments)
+        hidden, residual = self.ln_2(hidden, residual)
+        return self.mlp(hidden), residual
+
+
+class FlashSantacoderModel(nn.Module):
+    """The decoder without its head: [tokens] ids -> [tokens, n_embd]."""
+
+    def __init__(
+        self, prefix: str, config: ModelConfig, weights: Weights, parallel: TensorParallel
+    ) -> None:
+        super().__init__()
+        self.parallel = parallel
+        self.wte = TensorParallelEmbedding(
+            f"{prefix}.wte.weight", config.vocab_size, weights, parallel, reduce=False
+        )
+        self.wpe = TensorParallelEmbedding(
+            f"{prefix}.wpe.weight", config.n_positions, weights, parallel, reduce=False
+        )
+        self.h = nn.ModuleList(
+            Block(f"{prefix}.h.{layer}", config, weights, parallel) for layer in range(config.n_layer)
+        )
+        self.ln_f = FastLayerNorm(f"{prefix}.ln_f", weights, config.layer_norm_epsilon)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        kv_cache: Sequence[KVCache],
+        attention: AttentionBackend,
+        plan: Any,
+        slots: Tensor,
+        prefill: bool,
+        prefill_cache_indices: Tensor | None,
+    ) -> Tensor:
+        hidden = self.wte(input_ids) + self.wpe(position_ids)
+        hidden = self.parallel.all_reduce(hidden)
+        residual: Tensor | None = None
+        for block, cache in zip(self.h, kv_cache, strict=True):
+            hidden, residual = block(
+                hidden, residual, cache, attention, plan, slots, prefill, prefill_cache_indices
+            )
+        return self.ln_f(hidden, residual)[0]
+
+
+class FlashSantacoderForCausalLM(nn.Module):
+    """The whole model. `attention` (by default the best for the weights' device) owns the cache's layout."""
+
+    def __init__(
+        self,
+        prefix: str,
+        config: ModelConfig,
+        weights: Weights,
+        attention: AttentionBackend | None = None,
+    ) -> None:
+        super().__init__()
+        parallel = TensorParallel(weights.rank, weights.world_size, weights.process_group)
+        if attention is None:
+            attention = select_attention("auto", weights.device, weights.dtype, config).backend
+        self.config, self.attention = config, attention
+        root = f"{prefix}.transformer" if prefix else "transformer"
+        self.transformer = FlashSantacoderModel(root, config, weights, parallel)
+        head = self.transformer.wte.weight.data
+        if not weights.layout.tied:
+            head = weights.get_rows("lm_head.weight", *parallel.share(config.vocab_size))
+        self.lm_head = TensorParallelHead(head, config.vocab_size, parallel)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        cu_seqlen_prefill: Tensor | None,
+        kv_cache: Sequence[KVCache],
+        block_tables: Tensor,
+        slots: Tensor,
+        seqlen: Seqlen,
+        max_s: int,
+        prefill_cache_indices: Tensor | None = None,
+        lm_head_indices: Tensor | None = None,
+        skip_lm_head: bool = False,
+    ) -> tuple[Tensor, None]:
+        """One step over packed tokens; returns (float32 logits, None).
+
+        input_ids, position_ids, slots: [tokens]; cu_seqlen_prefill: [sequences + 1] int32, or None in decode; block_tables:
+        [sequences, max_blocks] int32; max_s: longest context of the batch in tokens. lm_head_indices
+        picks the rows that reach the head; skip_lm_head returns the hidden states [tokens, n_embd] instead.
+        """
+        prefill = cu_seqlen_prefill is not None
+        if prefill and seqlen.cu_seqlen_q is None:
+            seqlen.cu_seqlen_q = cu_seqlen_prefill
+        plan = self.attention.plan(seqlen, block_tables, max_s, decode=not prefill)
+        hidden = self.transformer(
+            input_ids, position_ids, kv_cache, self.attention, plan, slots, prefill,
+            prefill_cache_indices,
+        )
+        if lm_head_indices is not None:
+            hidden = hidden[lm_head_indices]
+        if skip_lm_head:
+            return hidden, None
+        return self.lm_head(hidden), None

@@ -1,0 +1,123 @@
+"""The sharded pieces a GPT-BigCode model is made of: embedding, products, norm, head.
+
+Column-parallel products need no communication, row-parallel ones end in one all-reduce and carry their bias on
+rank 0 alone. Weights arrive in Linear orientation [out, in] from `checkpoint.weights.Weights`, whatever the file's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from santagen.checkpoint.weights import Weights
+from santagen.config import TANH_GELUS
+from santagen.distributed import TensorParallel
+
+# torch's CPU products give a row the same bits for any number of rows that is a multiple of this.
+CPU_ROW_MULTIPLE = 4
+
+
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """The function that config.json's activation_function names (checked by ModelConfig)."""
+    if name in TANH_GELUS:
+        return partial(F.gelu, approximate="tanh")
+    return {"gelu": F.gelu, "relu": F.relu, "silu": F.silu}[name]
+
+
+class Linear(nn.Module):
+    """y = x W^T + b, with bits that don't depend on the number of rows on the CPU."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.shape[0]
+        if x.device.type == "cpu" and rows % CPU_ROW_MULTIPLE:
+            x = F.pad(x, (0, 0, 0, -rows % CPU_ROW_MULTIPLE))
+            return F.linear(x, self.weight, self.bias)[:rows]
+        return F.linear(x, self.weight, self.bias)
+
+
+class TensorParallelColumnLinear(Linear):
+    """A product whose outputs are sharded: `out` lists this rank's row ranges of the weight."""
+
+    @classmethod
+    def load(cls, prefix: str, weights: Weights, out: Sequence[tuple[int, int]]) -> Linear:
+        return cls(*weights.get_linear(prefix, out=out))
+
+
+class TensorParallelRowLinear(Linear):
+    """A product whose inputs are sharded; its forward ends in an all-reduce."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, parallel: TensorParallel) -> None:
+        super().__init__(weight, bias if parallel.rank == 0 else None)
+        self.parallel = parallel
+
+    @classmethod
+    def load(
+        cls, prefix: str, weights: Weights, inp: tuple[int, int], parallel: TensorParallel
+    ) -> TensorParallelRowLinear:
+        return cls(*weights.get_linear(prefix, inp=inp), parallel)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.parallel.all_reduce(super().forward(x))
+
+
+class TensorParallelEmbedding(nn.Module):
+    """A table sharded over its rows. Without `reduce`, ids of other ranks give zeros to be summed later."""
+
+    def __init__(
+        self, name: str, rows: int, weights: Weights, parallel: TensorParallel, reduce: bool = True
+    ) -> None:
+        super().__init__()
+        self.parallel, self.reduce = parallel, reduce
+        self.first, self.last = parallel.share(rows)
+        table = weights.get_rows(name, self.first, self.last)
+        self.weight = nn.Parameter(table, requires_grad=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.parallel.world_size == 1:
+            return F.embedding(ids, self.weight)
+        own = (ids >= self.first) & (ids < self.last)
+        rows = F.embedding(torch.where(own, ids - self.first, 0), self.weight)
+        rows = rows.masked_fill_(~own.unsqueeze(-1), 0)
+        return self.parallel.all_reduce(rows) if self.reduce else rows
+
+
+class TensorParallelHead(nn.Module):
+    """The output product: float32 logits [rows, vocab_size]. `weight` may be the embedding's own."""
+
+    def __init__(self, weight: Tensor, vocab_size: int, parallel: TensorParallel) -> None:
+        super().__init__()
+        self.linear = Linear(weight, None)
+        self.vocab_size, self.parallel = vocab_size, parallel
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type == "cuda" and x.dtype != torch.float32:
+            # float32 straight from the accumulators: near-ties stay apart
+            logits = torch.mm(x, self.linear.weight.t(), out_dtype=torch.float32)
+        else:
+            logits = self.linear(x).float()
+        # The last shard may hold rows past the vocabulary: cut, so they are never sampled.
+        return self.parallel.gather_last(logits)[:, : self.vocab_size]
+
+
+class FastLayerNorm(nn.Module):
+    """LayerNorm of the residual sum: (norm(x + residual), x + residual)."""
+
+    def __init__(self, prefix: str, weights: Weights, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weights.get_tensor(f"{prefix}.weight"), requires_grad=False)
+        self.bias = nn.Parameter(weights.get_tensor(f"{prefix}.bias"), requires_grad=False)
+        self.eps = eps
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if residual is not None:
+            x = x + residual
+        return F.layer_norm(x, (x.shape[-1],), self.weight, self.bias, self.eps), x
