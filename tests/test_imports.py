@@ -16,7 +16,7 @@ import pytest
 import santagen
 
 PACKAGE = Path(santagen.__file__).parent
-ROOT_TYPES = {"", "errors", "request", "config"}
+ROOT_TYPES = {"", "errors", "request", "config", "random_key"}
 MAY_IMPORT: dict[str, set[str]] = {
     "root": set(),
     "io": set(),
@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "llm": {"engine", "model", "kernels", "checkpoint", "io", "distributed"},
 }
 ABOVE_THE_ENGINE = {"llm", "engine", "model", "kernels", "checkpoint", "io", "distributed"}
-MAY_IMPORT |= {name: ABOVE_THE_ENGINE for name in ("evaluation", "bench", "report")}
+MAY_IMPORT |= dict.fromkeys(("evaluation", "bench", "report"), ABOVE_THE_ENGINE)
 MAY_IMPORT["cli"] = ABOVE_THE_ENGINE | {"evaluation", "bench", "report"}
 MAY_IMPORT["__main__"] = {"cli"}
 # `from santagen import LLM` is the one step backwards, taken only when it is asked for.

@@ -1,0 +1,155 @@
+"""The `santagen` program: its commands, its exit codes, and how a fault reaches the user.
+
+    0    all done
+    1    finished, but some rows failed
+    2    usage, configuration or environment
+    130  interrupted
+
+Commands are listed only once they work. What they need is imported when they run: the help loads
+neither torch nor anything else that is slow.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from santagen import __version__
+from santagen.cli.console import report_error
+from santagen.cli.options import GenerateOptions
+from santagen.cli.panels import PanelCommand
+from santagen.cli.settings import Options, Resolved, Setting, resolve, settings_of
+from santagen.errors import SantagenError
+
+INTERRUPTED = 130
+CONTEXT = {"help_option_names": ["--help", "-h"], "max_content_width": 100}
+
+app = typer.Typer(
+    name="santagen",
+    help="Fast, exact batch code generation for SantaCoder, StarCoder and their family.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings=CONTEXT,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"santagen {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def santagen(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+def command(options: type[Options]) -> Callable[[Callable[[Resolved[Options]], int]], None]:
+    """Register a function as a command that takes the settings of an options dataclass.
+
+    The function returns the exit code; its name is the command's and its docstring the help.
+    """
+
+    def register(body: Callable[[Resolved[Options]], int]) -> None:
+        name = body.__name__
+
+        def run(**flags: Any) -> None:
+            raise typer.Exit(body(resolve(options, name, flags, os.environ)))
+
+        parameters = [_parameter(setting) for setting in settings_of(options)]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        run.__doc__ = body.__doc__
+        epilog = (
+            f"Every option is also an environment variable, SANTAGEN_{name.upper()}_<OPTION>, "
+            "and a key of a --config file. Flags win over the environment, which wins over the file."
+        )
+        app.command(name, cls=PanelCommand, epilog=epilog, context_settings=CONTEXT)(run)
+
+    return register
+
+
+def _parameter(setting: Setting) -> inspect.Parameter:
+    """The setting as Typer sees it: only text to split off the command line, no defaults."""
+    kind = setting.kind
+    text: Any = bool if kind.flag else list[str] if kind.many else str
+    about: Any
+    if setting.flags:
+        about = typer.Option(
+            *setting.flags,
+            metavar=None if kind.flag else kind.metavar,
+            help=_with_default(setting),
+            show_default=False,
+            rich_help_panel=setting.panel,
+        )
+    else:
+        about = typer.Argument(
+            metavar=setting.name.upper(),
+            help=setting.help,
+            show_default=False,
+            rich_help_panel=setting.panel,
+        )
+    return inspect.Parameter(
+        setting.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[text | None, about],
+    )
+
+
+def _with_default(setting: Setting) -> str:
+    shown, default = setting.shown_default, setting.default
+    if shown is None and not setting.kind.flag and default not in (None, ()):
+        shown = f"{default:g}" if isinstance(default, float) else str(default)
+    return f"{setting.help} [default: {shown}]" if shown else setting.help
+
+
+@command(GenerateOptions)
+def generate(settings: Resolved[GenerateOptions]) -> int:
+    """Complete every prompt of the input and write one JSON line per sample."""
+    from santagen.cli.generate import run
+
+    return run(settings)
+
+
+def run_program(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; every fault is reported here."""
+    try:
+        code = app(args=list(arguments), prog_name="santagen", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except SantagenError as error:
+        report_error(error)
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted; nothing was written.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of stdout has gone. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        report_error(SantagenError("Standard output was closed before the run was finished."))
+        return 2
+    except Exception as error:
+        if hasattr(error, "format_message"):  # Typer's own: an unknown option, a missing value
+            where = getattr(getattr(error, "ctx", None), "command_path", None) or "santagen"
+            message = error.format_message().strip()
+            report_error(SantagenError(message, f"{where} --help lists what there is."))
+        else:
+            report_error(error)
+        return 2
+
+
+def main() -> None:
+    """The entry point of the `santagen` script and of `python -m santagen`."""
+    sys.exit(run_program(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""Messages for people: always on stderr, plain text, from rank 0 only. Data never passes here.
+
+A message is one line; a warning or an error may add a hint line. Nothing is buffered, and nothing
+is coloured unless stderr is a terminal that wants it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+from santagen.errors import SantagenError
+
+DEBUG_VARIABLE = "SANTAGEN_DEBUG"
+
+
+def rank() -> int:
+    """This process's rank under torchrun, 0 without it."""
+    try:
+        return int(os.environ.get("RANK", "0"))
+    except ValueError:
+        return 0
+
+
+def is_terminal() -> bool:
+    """Whether stderr can redraw a line."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """What the user asked to hear: errors only (quiet), the usual, or more (verbose)."""
+
+    quiet: bool = False
+    verbose: bool = False
+
+    def say(self, message: str) -> None:
+        if not self.quiet:
+            _line(message)
+
+    def detail(self, message: str) -> None:
+        if self.verbose:
+            _line(message)
+
+    def warn(self, message: str, hint: str = "") -> None:
+        """What must be heard although the run goes on."""
+        _labelled("warning", "33", message, hint)
+
+
+def report_error(error: BaseException) -> None:
+    """One message and one hint on stderr; the traceback only where SANTAGEN_DEBUG is set."""
+    if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, SantagenError):
+        _labelled("error", "31", error.message, error.hint)
+        return
+    text = " ".join(str(error).split())
+    _labelled(
+        "error",
+        "31",
+        f"{type(error).__name__}: {text}" if text else type(error).__name__,
+        f"This looks like a fault in santagen; {DEBUG_VARIABLE}=1 shows where it happened.",
+    )
+
+
+def _labelled(label: str, colour: str, message: str, hint: str) -> None:
+    if is_terminal() and not os.environ.get("NO_COLOR"):
+        label = f"\x1b[{colour};1m{label}\x1b[0m"
+    _line(f"{label}: {message}")
+    if hint:
+        _line(f"hint: {hint}")
+
+
+def _line(text: str) -> None:
+    if rank() == 0:
+        print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,77 @@
+"""Settings in words: what is in force and why (--show-config), and the command that resumes a run.
+
+A secret's value is in neither.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+from santagen.cli.settings import Resolved, Setting, settings_of
+
+
+def show_config(resolved: Resolved[Any], command: str) -> str:
+    """Every setting with its origin, as a TOML file that --config would take."""
+    lines = []
+    for setting in settings_of(type(resolved.options)):
+        value = getattr(resolved.options, setting.name)
+        if value is None or value == ():
+            text = f"# {setting.name} is not set"
+        elif setting.secret:
+            text = f"# {setting.name} is set"
+        else:
+            text = f"{'' if setting.in_file else '# '}{setting.name} = {_toml(value)}"
+        lines.append((text, resolved.origins[setting.name]))
+    width = min(max(len(text) for text, _ in lines), 48)
+    table = [f"{text:<{width}}  # {origin}" for text, origin in lines]
+    return "\n".join([f"[{command}]", *table])
+
+
+def resume_command(resolved: Resolved[Any], command: str) -> str:
+    """The command line that goes on with this run, wherever its settings came from."""
+    words: list[str] = []
+    last: list[str] = []
+    for setting in settings_of(type(resolved.options)):
+        origin = resolved.origins[setting.name]
+        value = getattr(resolved.options, setting.name)
+        if setting.name in ("overwrite", "resume") or setting.secret or value is None:
+            continue
+        if origin == "default" or origin.startswith("file "):
+            continue  # the file itself is named by --config
+        if not setting.flags:
+            last = list(value)
+        else:
+            words += _flag_words(setting, value)
+    return shlex.join(["santagen", command, *last, *words, "--resume"])
+
+
+def _flag_words(setting: Setting, value: Any) -> list[str]:
+    flag = setting.flags[0]
+    if setting.kind.flag:
+        on, _, off = flag.partition("/")
+        word = on if value else off
+        return [word] if word else []
+    words = []
+    for item in value if setting.kind.many else [value]:
+        text = _escape(item) if setting.kind.unescape else str(item)
+        words += [f"{flag}={text}"] if text.startswith("-") else [flag, text]
+    return words
+
+
+def _escape(text: str) -> str:
+    """The inverse of settings.unescape."""
+    for char, written in (("\\", "\\\\"), ("\n", "\\n"), ("\t", "\\t"), ("\r", "\\r")):
+        text = text.replace(char, written)
+    return text
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return f"[{', '.join(_toml(item) for item in value)}]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value)

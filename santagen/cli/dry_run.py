@@ -1,0 +1,52 @@
+"""`santagen generate --dry-run`: everything that can be known without the weights.
+
+Prompts are validated and tokenised and the checkpoint's headers are read; nothing is generated or
+written.
+"""
+
+from __future__ import annotations
+
+from santagen.cli.console import Console
+from santagen.cli.generate import Inputs, engine_settings
+from santagen.cli.options import GenerateOptions
+from santagen.config import EngineConfig, ModelConfig
+from santagen.io.requests import RequestBuilder
+from santagen.request import RowFailure
+
+
+def dry_run(options: GenerateOptions, inputs: Inputs, console: Console) -> int:
+    """Report on the input and the model; exit code 1 where rows would fail."""
+    from santagen.llm import load_tokenizer
+
+    source = inputs.source
+    config = ModelConfig.from_directory(source.path)
+    builder = RequestBuilder(
+        load_tokenizer(EngineConfig(**engine_settings(options)), source, config),
+        vocab_size=config.vocab_size,
+        max_len=min(options.max_model_len or config.n_positions, config.n_positions),
+        defaults=inputs.params,
+        fim_mode=options.fim_mode,
+        truncate=options.truncate,
+    )
+    failures = list(inputs.prompts.failures)
+    rows = samples = tokens = longest = truncated = 0
+    for request in builder.build_many(inputs.prompts):
+        if isinstance(request, RowFailure):
+            failures.append(request)
+            continue
+        rows += 1
+        samples += len(request.sample_indices)
+        tokens += len(request.prompt_token_ids)
+        longest = max(longest, len(request.prompt_token_ids))
+        truncated += request.truncated_tokens > 0
+    for failure in failures:
+        console.warn(failure.error, failure.hint)
+    for line in (
+        f"model {source.name}: {config.n_layer} layers of {config.n_embd}, "
+        f"{config.n_positions:,} positions",
+        f"rows: {rows:,} would run, {len(failures):,} would fail, {truncated:,} would be truncated",
+        f"prompt tokens: {tokens:,}, at most {longest:,} in one prompt",
+        f"samples: {samples:,}",
+    ):
+        console.say(line)
+    return 1 if failures else 0

@@ -1,0 +1,258 @@
+"""`santagen generate`: prompts in, one JSON line per sample out.
+
+    settings -> PromptSet (validated whole) -> OutputWriter (open before weights load) -> LLM -> writer
+
+Only the order of things and what is said about them is decided here; each step is another module's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from santagen.cli.console import Console
+from santagen.cli.describe import resume_command, show_config
+from santagen.cli.interrupt import Interrupts
+from santagen.cli.options import GenerateOptions
+from santagen.cli.progress import Progress, Tally
+from santagen.cli.settings import Resolved
+from santagen.config import EngineConfig
+from santagen.errors import SantagenError
+from santagen.io.prompts import PromptSet, read_prompts
+from santagen.request import PromptRow, Request, RowFailure, SampleOutput, SamplingParams
+
+if TYPE_CHECKING:
+    from santagen.checkpoint.source import ModelSource
+    from santagen.io.writer import OutputWriter
+    from santagen.llm import LLM
+
+INTERRUPTED = 130
+SHOWN_FAILURES = 5
+
+
+def run(settings: Resolved[GenerateOptions]) -> int:
+    """The command; returns the exit code."""
+    options = settings.options
+    if options.show_config:
+        print(show_config(settings, "generate"))
+        return 0
+    console = Console(options.quiet, options.verbose)
+    with Interrupts() as interrupts:
+        inputs = read_inputs(options, console)
+        if options.dry_run:
+            from santagen.cli.dry_run import dry_run
+
+            return dry_run(options, inputs, console)
+        return Job(settings, inputs, console, interrupts).run()
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What is known before any model is looked at."""
+
+    params: SamplingParams
+    prompts: PromptSet
+    source: ModelSource
+
+
+def sampling_params(options: GenerateOptions) -> SamplingParams:
+    """The settings of rows that override nothing."""
+    names = [field.name for field in dataclasses.fields(SamplingParams)]
+    return SamplingParams(**{name: getattr(options, name) for name in names})
+
+
+def engine_settings(options: GenerateOptions) -> dict[str, Any]:
+    """The options that are the engine's, under EngineConfig's names."""
+    names = [field.name for field in dataclasses.fields(EngineConfig)]
+    return {name: getattr(options, name) for name in names if hasattr(options, name)}
+
+
+def read_inputs(options: GenerateOptions, console: Console) -> Inputs:
+    """Check the options against each other, validate every prompt, find the model."""
+    if options.resume and options.overwrite:
+        raise SantagenError("--resume and --overwrite exclude each other.", "Give one of them.")
+    if options.resume and options.output is None:
+        raise SantagenError("--resume needs an output file.", "Name it with -o OUT.jsonl.")
+    if options.quiet and options.verbose:
+        raise SantagenError("--quiet and --verbose exclude each other.", "Give one of them.")
+    params = sampling_params(options)
+    prompts = read_prompts(
+        list(options.prompts),
+        dataset=options.dataset,
+        split=options.split,
+        prompt_column=options.prompt_column,
+        keep=options.keep,
+        limit=options.limit,
+        shard=parse_shard(options.shard),
+        defaults=params,
+    )
+    if options.strict and prompts.failures:
+        first = prompts.failures[0]
+        count = len(prompts.failures)
+        raise SantagenError(
+            f"{count} of {count + len(prompts)} rows are bad; the first: {first.error}",
+            first.hint or "Mend them, or run without --strict to use the others.",
+        )
+    from santagen.checkpoint.source import resolve_model
+
+    if options.model is None:
+        console.say("no -m given: using the small model that ships with santagen")
+    source = resolve_model(options.model, revision=options.revision, token=options.hf_token)
+    return Inputs(params, prompts, source)
+
+
+def parse_shard(text: str | None) -> tuple[int, int] | None:
+    """ "1/4" -> (1, 4)."""
+    if text is None:
+        return None
+    index, slash, count = text.partition("/")
+    if not (slash and index.isdecimal() and count.isdecimal()):
+        raise SantagenError(
+            f"--shard {text} is no shard.", "Write I/N, as in 0/4, 1/4, 2/4 and 3/4."
+        )
+    return int(index), int(count)
+
+
+class Job:
+    """One run: opens the output, loads the model where anything is left to do, and writes."""
+
+    def __init__(
+        self,
+        settings: Resolved[GenerateOptions],
+        inputs: Inputs,
+        console: Console,
+        interrupts: Interrupts,
+    ) -> None:
+        self.settings, self.options = settings, settings.options
+        self.inputs, self.console, self.interrupts = inputs, console, interrupts
+        self.tally = Tally(0, inputs.params.max_tokens)
+
+    def run(self) -> int:
+        started = time.monotonic()
+        writer = self._open_writer()
+        try:
+            for failure in self.inputs.prompts.failures:
+                self._fail(writer, failure)
+            self.tally.samples_wanted = sum(len(wanted) for _, wanted in self._wanted(writer))
+            stats = self._generate(writer) if self.tally.samples_wanted else {}
+            with self.interrupts.shielded():
+                writer.finish(seconds=time.monotonic() - started, **stats)
+        except KeyboardInterrupt:
+            writer.close()
+            self._say_interrupted()
+            return INTERRUPTED
+        finally:
+            writer.close()
+        self._say_finished(time.monotonic() - started, stats)
+        return 1 if self.tally.failed_rows else 0
+
+    def _open_writer(self) -> OutputWriter:
+        from santagen.checkpoint.source import model_fingerprint
+        from santagen.io.writer import OutputWriter
+
+        options, inputs = self.options, self.inputs
+        shared = ("fim_mode", "truncate", "max_model_len", "dtype", "limit", "shard")
+        identity = {
+            "model": model_fingerprint(inputs.source.path),
+            "prompts": inputs.prompts.fingerprint,
+            "sampling": dataclasses.asdict(inputs.params),
+            **{name: getattr(options, name) for name in shared},
+        }
+        info = {"model": inputs.source.name, "revision": inputs.source.revision}
+        return OutputWriter.open(
+            Path(options.output) if options.output else None,
+            identity=identity,
+            info=info,
+            resume=options.resume,
+            overwrite=options.overwrite,
+            unordered=options.unordered,
+            echo=options.echo,
+            token_ids=options.token_ids,
+            format=options.format,
+        )
+
+    def _wanted(self, writer: OutputWriter) -> Iterator[tuple[PromptRow, tuple[int, ...]]]:
+        """The rows that have samples left to draw, each with their indices."""
+        for row in self.inputs.prompts:
+            count = row.overrides.get("n", self.inputs.params.n)
+            left = tuple(i for i in range(count) if (row.row_id, i) not in writer.done)
+            if left:
+                yield row, left
+
+    def _generate(self, writer: OutputWriter) -> dict[str, Any]:
+        from santagen.llm import LLM
+
+        llm = LLM(**engine_settings(self.options))
+        for line in llm.describe():
+            self.console.say(line)
+        stats = llm.engine.stats
+        with Progress(self.tally, lambda: stats.generated_tokens, self._show_progress()):
+            for result in llm.engine.run(self._requests(llm, writer)):
+                with self.interrupts.shielded():
+                    if isinstance(result, SampleOutput):
+                        writer.write(result)
+                        self.tally.add(result.generated_tokens)
+                    else:
+                        self._fail(writer, result)
+        return dataclasses.asdict(stats)
+
+    def _requests(self, llm: LLM, writer: OutputWriter) -> Iterator[Request | RowFailure]:
+        """Tokenised as the engine asks for them."""
+        options = self.options
+        builder = llm.request_builder(self.inputs.params, options.fim_mode, options.truncate)
+        left: dict[int, tuple[int, ...]] = {}
+
+        def rows() -> Iterator[PromptRow]:
+            for row, wanted in self._wanted(writer):
+                left[row.number] = wanted
+                yield row
+
+        for request in builder.build_many(rows()):
+            wanted = left.pop(request.number)
+            if isinstance(request, RowFailure):
+                self.tally.samples_wanted -= len(wanted)
+                yield request
+            else:
+                yield dataclasses.replace(request, sample_indices=wanted)
+
+    def _fail(self, writer: OutputWriter, failure: RowFailure) -> None:
+        writer.fail(failure)
+        self.tally.failed_rows += 1
+        shown = self.options.output is None or self.options.verbose
+        if shown or self.tally.failed_rows <= SHOWN_FAILURES:
+            self.console.warn(failure.error, failure.hint)
+
+    def _show_progress(self) -> bool:
+        options = self.options
+        if options.progress is not None:
+            return options.progress
+        data_on_screen = options.output is None and sys.stdout.isatty()
+        return not options.quiet and not data_on_screen
+
+    def _say_interrupted(self) -> None:
+        output, done = self.options.output, self.tally.samples_done
+        if output is None:
+            self.console.warn(f"interrupted after {done} of {self.tally.samples_wanted} samples.")
+            return
+        self.console.warn(
+            f"interrupted: {done} more of {self.tally.samples_wanted} samples are safe in {output}.",
+            f"Go on with: {resume_command(self.settings, 'generate')}",
+        )
+
+    def _say_finished(self, seconds: float, stats: dict[str, Any]) -> None:
+        tally, output = self.tally, self.options.output
+        tokens = stats.get("generated_tokens", 0)
+        rate = f", {tokens / seconds:,.0f} tok/s" if tokens else ""
+        self.console.say(
+            f"{tally.samples_done} samples, {tokens:,} tokens in {seconds:.1f} s{rate}"
+            + (f", written to {output}" if output else "")
+        )
+        if tally.failed_rows:
+            where = f", listed in {output}.errors.jsonl" if output else ""
+            rows = "row" if tally.failed_rows == 1 else "rows"
+            self.console.warn(f"{tally.failed_rows} {rows} failed{where}.")

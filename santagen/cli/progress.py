@@ -1,0 +1,126 @@
+"""How far a run is: rows, tokens per second and the time left, from its first second on.
+
+On a terminal one line is redrawn (by rich); elsewhere a plain line is printed every few seconds. A
+thread of its own looks at the counts, so that a long step of the engine doesn't hide time passing.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+
+from santagen.cli.console import is_terminal, rank
+
+PLAIN_SECONDS = 5.0
+REDRAW_SECONDS = 0.25
+
+
+@dataclass(slots=True)
+class Tally:
+    """The counts of one run. Samples count when they are finished, tokens when they are drawn."""
+
+    samples_wanted: int
+    max_tokens: int  # the usual limit of a sample, the guess of its length until one has finished
+    samples_done: int = 0
+    tokens_of_done: int = 0
+    failed_rows: int = 0
+
+    def add(self, generated_tokens: int) -> None:
+        self.samples_done += 1
+        self.tokens_of_done += generated_tokens
+
+    def seconds_left(self, tokens: int, seconds: float) -> float | None:
+        """Time left if the rest run as long as the finished ones; None before the first token."""
+        if tokens <= 0 or seconds <= 0:
+            return None
+        mean = self.tokens_of_done / self.samples_done if self.samples_done else self.max_tokens
+        expected = mean * self.samples_wanted
+        return max(expected - tokens, 0.0) * seconds / tokens
+
+
+def duration(seconds: float | None) -> str:
+    """1:02:03, or -:-- for what can't be told yet."""
+    if seconds is None:
+        return "-:--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Progress(AbstractContextManager["Progress"]):
+    """Shows `tally` while the block runs. `tokens` says how many were generated so far."""
+
+    def __init__(self, tally: Tally, tokens: Callable[[], int], enabled: bool = True) -> None:
+        self._tally = tally
+        self._tokens = tokens
+        self._enabled = enabled and rank() == 0
+        self._started = time.monotonic()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def line(self) -> str:
+        """The state in words."""
+        tally, tokens = self._tally, self._tokens()
+        seconds = time.monotonic() - self._started
+        rate = tokens / seconds if seconds > 0 else 0.0
+        parts = [
+            f"{tally.samples_done}/{tally.samples_wanted} samples",
+            f"{tokens:,} tokens",
+            f"{rate:,.0f} tok/s",
+            f"{duration(seconds)} elapsed",
+            f"{duration(tally.seconds_left(tokens, seconds))} left",
+        ]
+        if tally.failed_rows:
+            parts.insert(1, f"{tally.failed_rows} rows failed")
+        return ", ".join(parts)
+
+    def __enter__(self) -> Progress:
+        if self._enabled:
+            target = self._redraw if is_terminal() else self._print_lines
+            self._thread = threading.Thread(target=target, name="progress", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _print_lines(self) -> None:
+        wait = 1.0  # the first line comes early, the others seldom
+        while not self._stop.wait(wait):
+            print(self.line(), file=sys.stderr, flush=True)
+            wait = PLAIN_SECONDS
+
+    def _redraw(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        bar = Bar(
+            BarColumn(bar_width=24),
+            TextColumn("{task.description}", markup=False),
+            console=Console(stderr=True),
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,  # stdout carries data
+        )
+        with bar:
+            task = bar.add_task(self.line(), total=self._tally.samples_wanted or None)
+            while True:
+                done, wanted = self._tally.samples_done, self._tally.samples_wanted
+                bar.update(
+                    task, description=self.line(), completed=done, total=wanted, refresh=True
+                )
+                if self._stop.wait(REDRAW_SECONDS):
+                    return
