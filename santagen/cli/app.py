@@ -74,7 +74,8 @@ def command(options: type[Options]) -> Callable[[Callable[[Resolved[Options]], i
         run.__doc__ = body.__doc__
         epilog = (
             f"Every option is also an environment variable, SANTAGEN_{name.upper()}_<OPTION>, "
-            "and a key of a --config file. Flags win over the environment, which wins over the file."
+            "and a key of a --config file. Flags win over the environment, which wins over "
+            "the file."
         )
         app.command(name, cls=PanelCommand, epilog=epilog, context_settings=CONTEXT)(run)
 

@@ -1,6 +1,6 @@
 """`santagen generate`: prompts in, one JSON line per sample out.
 
-    settings -> PromptSet (validated whole) -> OutputWriter (open before weights load) -> LLM -> writer
+    settings -> PromptSet (validated whole) -> OutputWriter (opened) -> LLM (loaded) -> OutputWriter
 
 Only the order of things and what is said about them is decided here; each step is another module's.
 """
@@ -235,12 +235,13 @@ class Job:
         return not options.quiet and not data_on_screen
 
     def _say_interrupted(self) -> None:
-        output, done = self.options.output, self.tally.samples_done
+        output, wanted = self.options.output, self.tally.samples_wanted
+        done = f"{self.tally.samples_done} of {wanted} samples"
         if output is None:
-            self.console.warn(f"interrupted after {done} of {self.tally.samples_wanted} samples.")
+            self.console.warn(f"interrupted after {done}.")
             return
         self.console.warn(
-            f"interrupted: {done} more of {self.tally.samples_wanted} samples are safe in {output}.",
+            f"interrupted: {done} of this run are safe in {output}.",
             f"Go on with: {resume_command(self.settings, 'generate')}",
         )
 

@@ -16,6 +16,7 @@ from types import TracebackType
 
 from santagen.cli.console import is_terminal, rank
 
+FIRST_SECONDS = 1.0  # the first plain line comes early, the others seldom
 PLAIN_SECONDS = 5.0
 REDRAW_SECONDS = 0.25
 
@@ -76,7 +77,7 @@ class Progress(AbstractContextManager["Progress"]):
             f"{duration(tally.seconds_left(tokens, seconds))} left",
         ]
         if tally.failed_rows:
-            parts.insert(1, f"{tally.failed_rows} rows failed")
+            parts.insert(1, f"failed rows: {tally.failed_rows}")
         return ", ".join(parts)
 
     def __enter__(self) -> Progress:
@@ -97,7 +98,7 @@ class Progress(AbstractContextManager["Progress"]):
             self._thread.join()
 
     def _print_lines(self) -> None:
-        wait = 1.0  # the first line comes early, the others seldom
+        wait = FIRST_SECONDS
         while not self._stop.wait(wait):
             print(self.line(), file=sys.stderr, flush=True)
             wait = PLAIN_SECONDS
