@@ -1,1 +1,1 @@
-"""TODO"""
+"""From a model name to tensors in the orientation the model asks for."""

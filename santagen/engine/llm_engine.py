@@ -118,5 +118,5 @@ class LLMEngine:
         stats.generated_tokens = self.processor.tokens
         stats.prefills, stats.decodes = counts.prefills, counts.decodes
         stats.cached_tokens, stats.preemptions = counts.cached_tokens, counts.preemptions
-        stats.running, stats.waiting = len(self.scheduler.rows), self.scheduler.waiting_samples
+        stats.running, stats.waiting = self.scheduler.running, self.scheduler.waiting_samples
         return [output for _, output in ended]

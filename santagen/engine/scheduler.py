@@ -75,6 +75,11 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.rows and not self.waiting
 
+    @property
+    def running(self) -> int:
+        """Rows whose samples go on."""
+        return len(self.rows) - len(self._gone)
+
     def finish(self, sequence: Sequence) -> None:
         """The output processor saw this sample's end; its row is vacated at the next launch."""
         if sequence.row >= 0 and sequence.blocks:
@@ -232,8 +237,8 @@ class Scheduler:
         item.samples.append(sequence)
 
     def _watermark(self) -> int:
-        """Blocks left free at admission, so that the rows already running rarely have to be preempted."""
-        return min(len(self.rows), max(1, self.blocks.num_blocks // 100)) if self.rows else 0
+        """Blocks left free at admission: one to grow into for each running row, else they preempt each other."""
+        return len(self.rows)
 
     # -- decode --------------------------------------------------------------------------------
 

@@ -41,6 +41,9 @@ class TileGroup:
     masked: Tensor  # indices of pairs with a masked entry
     mask: Tensor  # [masked pairs, M, block_size] bool, True = not visible
     joined: Tensor  # [N, J] pair of each tile and block step, P where there is none
+    steps: list[tuple[Tensor, Tensor]]  # per block step after the first: (tiles that reach it, their pairs)
+    scores: Tensor | None = None  # scratch, made by the first layer: fresh pages are dear
+    partial: Tensor | None = None
 
 
 class CpuAttention:
@@ -160,8 +163,12 @@ def _group(
     needs = last_key > position[pair_tile_of, 0]
     keys = pair_step[needs].unsqueeze(1) * block_size + torch.arange(block_size)  # [masked, bs]
     mask = keys.unsqueeze(1) > position[pair_tile_of[needs]].unsqueeze(2)
+    steps = []
+    for number in range(1, longest):
+        reach = real[:, number].nonzero().squeeze(1)
+        steps.append((reach, joined[reach, number]))
     return TileGroup(
-        tokens, keep, pair_tile, pair_block, extra, masked_pair[needs], mask, joined
+        tokens, keep, pair_tile, pair_block, extra, masked_pair[needs], mask, joined, steps
     )
 
 
@@ -210,7 +217,12 @@ def _attend(query: Tensor, cache: KVCache, group: TileGroup, scale: float) -> Te
     if padded != rows:
         tiled = torch.nn.functional.pad(tiled, (0, 0, 0, padded - rows))
     paired = tiled.index_select(0, group.pair_tile).flatten(0, 1)
-    scores = torch.bmm(paired, _blocks(key_cache, group)).view(pairs, kv_heads, padded, -1)
+    size = value_cache.shape[2]
+    scores = query.new_empty(pairs * kv_heads, padded, size) if group.scores is None else group.scores
+    partial = query.new_empty(pairs * kv_heads, padded, dim) if group.partial is None else group.partial
+    group.scores, group.partial = scores, partial
+    torch.bmm(paired, _blocks(key_cache, group), out=scores)
+    scores = scores.view(pairs, kv_heads, padded, size)
     if len(group.masked):
         mask = group.mask.repeat_interleave(per_kv, dim=1).unsqueeze(1)  # [masked, 1, rows, bs]
         scores[group.masked, :, :rows] = scores[group.masked, :, :rows].masked_fill_(mask, -torch.inf)
@@ -218,28 +230,27 @@ def _attend(query: Tensor, cache: KVCache, group: TileGroup, scale: float) -> Te
     top = scores.amax(-1, keepdim=True)
     scores.sub_(top.clamp(min=torch.finfo(scores.dtype).min)).exp_()
     total = scores.sum(-1, keepdim=True)
-    partial = torch.bmm(scores.flatten(0, 1), _blocks(value_cache, group))
+    torch.bmm(scores.flatten(0, 1), _blocks(value_cache, group), out=partial)
     return _join(top, total, partial.view(pairs, kv_heads, padded, dim), group, (rows, per_kv))
 
 
 def _join(
     top: Tensor, total: Tensor, partial: Tensor, group: TileGroup, shape: tuple[int, int]
 ) -> Tensor:
-    """Add up each tile's pairs in block order; a missing pair adds an exact zero."""
+    """Add up each tile's pairs in block order, each scaled to the tile's own maximum."""
     rows, per_kv = shape
     none = top.new_full((1, *top.shape[1:]), -torch.inf)
-    tops = torch.cat([top, none])[group.joined]  # [tiles, J, kv heads, rows, 1]
-    weights = (tops - tops.amax(1, keepdim=True)).exp_()
-    index = group.joined.clamp(max=len(top) - 1)
-    out = weights[:, 0] * partial[index[:, 0]]
-    norm = weights[:, 0] * total[index[:, 0]]
-    for step in range(1, index.shape[1]):
-        more = (group.joined[:, step] < len(top)).nonzero().squeeze(1)  # tiles that reach so far
-        pair = index[more, step]
-        weight = weights[more, step]
-        out[more] += weight * partial[pair]
-        norm[more] += weight * total[pair]
-    out = (out / norm)[:, :, :rows]
+    highest = torch.cat([top, none])[group.joined].amax(1)  # [tiles, kv heads, rows, 1]
+    weight = (top - highest.index_select(0, group.pair_tile)).exp_()
+    # A block that was computed for nobody may weigh anything: it is never added.
+    partial.mul_(weight)
+    total.mul_(weight)
+    first = group.joined[:, 0]
+    out, norm = partial.index_select(0, first), total.index_select(0, first)
+    for tile, pair in group.steps:
+        out.index_add_(0, tile, partial.index_select(0, pair))
+        norm.index_add_(0, tile, total.index_select(0, pair))
+    out = (out.div_(norm))[:, :, :rows]
     tiles, kv_heads, dim = out.shape[0], out.shape[1], out.shape[-1]
     out = out.reshape(tiles, kv_heads, rows // per_kv, per_kv, dim).transpose(1, 2)
     return out.reshape(tiles, rows // per_kv, kv_heads * per_kv, dim)
