@@ -16,10 +16,12 @@ from santagen.request import RowFailure
 
 def dry_run(options: GenerateOptions, inputs: Inputs, console: Console) -> int:
     """Report on the input and the model; exit code 1 where rows would fail."""
+    from santagen.checkpoint.weights import inspect_checkpoint
     from santagen.llm import load_tokenizer
 
     source = inputs.source
     config = ModelConfig.from_directory(source.path)
+    inspect_checkpoint(source.path, config)
     builder = RequestBuilder(
         load_tokenizer(EngineConfig(**engine_settings(options)), source, config),
         vocab_size=config.vocab_size,
