@@ -1,0 +1,134 @@
+"""Prompt rows from a Hugging Face dataset, a dataset's directory, or a local parquet or csv file.
+
+`datasets` is imported when a dataset is asked for, not before. Columns that santagen has no use for
+are never decoded. Cells of a csv file are text to the letter: "NA" is not missing, and digits in a
+prompt column stay digits.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from santagen.errors import SantagenError
+from santagen.io.rows import BODY_FIELDS, ID_FIELDS, PROMPT_FIELDS, SAMPLING_FIELDS
+from santagen.io.sources import Digest
+
+LOCAL_FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "json", ".json": "json"}
+_INTEGER = re.compile(r"-?(0|[1-9]\d*)")
+
+
+class DatasetSource:
+    """Rows of `name`'s split. `wanted` names the further columns to read (--prompt-column, --keep)."""
+
+    whole_file = False
+
+    def __init__(self, name: str, split: str | None = None, wanted: Sequence[str] = ()) -> None:
+        self.name = name
+        self._is_csv = name.lower().endswith(".csv") and Path(name).is_file()
+        table = _load(name, split)
+        known = {*ID_FIELDS, *PROMPT_FIELDS, *SAMPLING_FIELDS, *BODY_FIELDS, *wanted}
+        columns = [column for column in table.column_names if column in known]
+        self._columns = list(table.column_names)
+        self._table = table.select_columns(columns) if columns else None
+        self._rows = table.num_rows
+
+    def rows(self, digest: Digest | None = None) -> Iterator[tuple[int, Any]]:
+        if self._table is None:
+            # Nothing in it is a prompt: say what there is, as each row's failure would.
+            raise SantagenError(
+                f"The dataset {self.name} has no prompt column; its columns are "
+                f"{', '.join(self._columns) or 'none'}.",
+                "Name one with --prompt-column.",
+            )
+        for number, row in enumerate(self._table, start=1):
+            if digest is not None:
+                text = json.dumps(row, sort_keys=True, default=repr) + "\n"
+                digest.update(text.encode("ascii"))
+            yield number, _from_csv(row) if self._is_csv else row
+
+
+def _load(name: str, split: str | None) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise SantagenError(
+            f"{name} needs the package datasets, which can't be imported: {error}.",
+            "Install it with: pip install datasets.",
+        ) from None
+    path = Path(name)
+    try:
+        if path.is_file():
+            loaded = _load_file(datasets, path, split)
+        else:
+            loaded = datasets.load_dataset(name, split=split)
+    except SantagenError:
+        raise
+    except Exception as error:  # datasets, pyarrow, pandas and the hub each raise their own
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise SantagenError(
+            f"The dataset {name}{f' (split {split})' if split else ''} can't be loaded: {reason[0]}",
+            "Check its name and --split, that the hub can be reached (or the data set is cached), "
+            "or give a local .parquet, .csv or .jsonl file.",
+        ) from error
+    if isinstance(loaded, dict):
+        if len(loaded) != 1:
+            raise SantagenError(
+                f"The dataset {name} has {len(loaded)} splits: {', '.join(map(str, loaded))}.",
+                "Choose one with --split.",
+            )
+        loaded = next(iter(loaded.values()))
+    return loaded.with_format(None)
+
+
+def _load_file(datasets: Any, path: Path, split: str | None) -> Any:
+    form = LOCAL_FORMATS.get(path.suffix.lower())
+    if form is None:
+        raise SantagenError(
+            f"--dataset {path} is a file that is neither parquet, csv nor JSON.",
+            f"Give a text file without --dataset; data sets end in {', '.join(LOCAL_FORMATS)}.",
+        )
+    # A single file has no splits of its own: it answers to whatever name was asked for.
+    base = re.split(r"\W", split)[0] if split else "train"
+    settings: dict[str, Any] = {}
+    if form == "csv":
+        import pandas
+
+        header = pandas.read_csv(path, nrows=0, encoding="utf-8-sig")
+        settings = {
+            "features": datasets.Features(dict.fromkeys(header.columns, datasets.Value("string"))),
+            "keep_default_na": False,
+            "na_filter": False,
+            "encoding": "utf-8-sig",
+        }
+    return datasets.load_dataset(
+        form, data_files={base or "train": str(path)}, split=split or "train", **settings
+    )
+
+
+def _from_csv(row: dict[str, Any]) -> dict[str, Any]:
+    """Give the cells of a csv row the types that the same row would have in JSON."""
+    infilling = bool(row.get("prefix") or row.get("suffix"))
+    fields: dict[str, Any] = {}
+    for name, cell in row.items():
+        typed = name in SAMPLING_FIELDS or name in ("prompt_token_ids", *BODY_FIELDS)
+        if cell == "" and (typed or name in ID_FIELDS or not (infilling or name == "prompt")):
+            continue
+        if cell == "" and name == "prompt" and (infilling or row.get("prompt_token_ids")):
+            continue
+        fields[name] = _csv_value(name, cell) if typed or name in ID_FIELDS else cell
+    return fields
+
+
+def _csv_value(name: str, cell: str) -> Any:
+    if name in ID_FIELDS:
+        return int(cell) if _INTEGER.fullmatch(cell) else cell
+    if name == "stop" and not cell.startswith("["):
+        return cell
+    try:
+        return json.loads(cell)
+    except ValueError:
+        return cell  # the row's own checks say what is wrong with it

@@ -1,0 +1,243 @@
+"""The input of a run as a whole: validated first, then handed out row by row.
+
+    paths, dataset -> sources -> rows -> PromptSet: the failures, and an iterator over the good rows
+
+The first pass reads every byte once (checking rows, finding repeated ids, fingerprinting); each
+iteration reads the input again. Memory holds a few numbers per row, never the rows. Nothing is
+tokenised here, and no file is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from santagen.errors import RowError, SantagenError
+from santagen.io.rows import RowReader, parse_row
+from santagen.io.sources import Source, open_source
+from santagen.request import PromptRow, RowFailure, SamplingParams
+
+DUPLICATE_HINT = "Ids must be unique over the whole input: rename one row's id, or leave ids out."
+
+
+def read_prompts(
+    paths: Sequence[str],
+    *,
+    dataset: str | None = None,
+    split: str | None = None,
+    prompt_column: str | None = None,
+    keep: Sequence[str] = (),
+    limit: int | None = None,
+    shard: tuple[int, int] | None = None,
+    defaults: SamplingParams | None = None,
+) -> PromptSet:
+    """Open and validate the whole input; see PromptSet.
+
+    `limit` takes the first rows and then `shard` (i, count) every count-th of them, both by row
+    number. `defaults` are the settings that rows override, to find rows that contradict them.
+    Raises SantagenError for what concerns the input as a whole: a missing file, a cut gzip, no input.
+    """
+    if limit is not None and limit < 0:
+        raise SantagenError(f"--limit is {limit}.", "Give a number of rows, 0 or above.")
+    if shard is not None and not 0 <= shard[0] < shard[1]:
+        raise SantagenError(
+            f"--shard {shard[0]}/{shard[1]} is no shard.",
+            "Write I/N with I from 0 to N - 1, as in 0/4, 1/4, 2/4 and 3/4.",
+        )
+    if split is not None and dataset is None:
+        raise SantagenError("--split is given without --dataset.", "Name the dataset too.")
+    if not paths and dataset is None:
+        raise SantagenError(
+            "There are no prompts.", "Name a prompt file, - for stdin, or --dataset NAME."
+        )
+    if list(paths).count("-") > 1:
+        raise SantagenError("stdin (-) is named more than once.", "Name it once.")
+    wanted = [*keep, *([prompt_column] if prompt_column else [])]
+    sources: list[Source] = [open_source(str(path), wanted) for path in paths]
+    if dataset is not None:
+        from santagen.io.dataset_source import DatasetSource
+
+        sources.append(DatasetSource(dataset, split, wanted))
+    return PromptSet(sources, RowReader(keep, prompt_column, defaults), limit, shard)
+
+
+class PromptSet:
+    """The rows of a run: `len()` and iteration are over the good ones of the limit and the shard.
+
+    failures      the bad rows of the limit and the shard, in input order, each with its line
+    total_rows    rows of the whole input, good and bad, before limit and shard
+    fingerprint   sha256 (hex) of the input's bytes, decompressed; of one plain file it is the
+                  file's own, of several inputs the digest of their digests
+
+    Iterating is lazy and can be done again. Ids are compared over the whole limit, whatever the
+    shard, so every shard agrees about which of two equal ids is the later one.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        reader: RowReader,
+        limit: int | None = None,
+        shard: tuple[int, int] | None = None,
+    ) -> None:
+        self._sources = list(sources)
+        self._reader = reader
+        self._limit = limit
+        self._shard = shard
+        self._first_row: list[int] = []  # of each source
+        self._lines = array("Q")  # of each row within the limit
+        self._rows_of_source: list[int] = []
+        self.total_rows = 0
+        self.fingerprint = ""
+        self.failures: list[RowFailure] = []
+        self._validate()
+        self._bad = {failure.number for failure in self.failures}
+        self._length = len(self._selected(len(self._lines))) - len(self.failures)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[PromptRow]:
+        for source, first, count in zip(
+            self._sources, self._first_row, self._rows_of_source, strict=True
+        ):
+            seen = first - 1
+            for seen, (line, payload) in enumerate(source.rows(), start=first):  # noqa: B007
+                if self._limit is not None and seen >= self._limit:
+                    break
+                if seen - first >= count or self._lines[seen] != line:
+                    raise _changed(source)
+                if not self._is_selected(seen) or seen in self._bad:
+                    continue
+                try:
+                    yield self._read(source, seen, line, payload)
+                except RowError:
+                    raise _changed(source) from None
+            else:
+                if seen - first + 1 != count:
+                    raise _changed(source)
+
+    def _read(self, source: Source, number: int, line: int, payload: object) -> PromptRow:
+        where = _place(source, line)
+        fields = parse_row(payload, where)
+        row_id = self._reader.row_id(fields, number, where)
+        return self._reader.read(
+            fields, row_id, number, line, source.name, where, source.whole_file
+        )
+
+    def _is_selected(self, number: int) -> bool:
+        return self._shard is None or number % self._shard[1] == self._shard[0]
+
+    def _selected(self, rows: int) -> range:
+        return range(rows) if self._shard is None else range(self._shard[0], rows, self._shard[1])
+
+    def _validate(self) -> None:
+        ids = array("Q")  # two words of a digest per row
+        owners = array("Q")  # the number of the row each id belongs to
+        digests = []
+        for source in self._sources:
+            digest = hashlib.sha256()
+            self._first_row.append(self.total_rows)
+            for line, payload in source.rows(digest):
+                if self._limit is None or self.total_rows < self._limit:
+                    self._lines.append(line)
+                    key = self._check(source, self.total_rows, line, payload)
+                    if key is not None:
+                        ids.frombytes(key)
+                        owners.append(self.total_rows)
+                self.total_rows += 1
+            self._rows_of_source.append(self.total_rows - self._first_row[-1])
+            digests.append(digest)
+        joined = b"".join(digest.digest() for digest in digests)
+        self.fingerprint = (
+            digests[0].hexdigest() if len(digests) == 1 else hashlib.sha256(joined).hexdigest()
+        )
+        self._refuse_repeated_ids(ids, owners)
+        self.failures.sort(key=lambda failure: failure.number)
+
+    def _check(self, source: Source, number: int, line: int, payload: object) -> bytes | None:
+        """Validate one row; returns the digest of its id, or None where it has no readable one."""
+        where = _place(source, line)
+        row_id = getattr(payload, "row_id", None)
+        if row_id is None:
+            row_id = number
+        known = False
+        try:
+            fields = parse_row(payload, where)
+            row_id = self._reader.row_id(fields, number, where)
+            known = True
+            self._reader.read(fields, row_id, number, line, source.name, where, source.whole_file)
+        except RowError as error:
+            if self._is_selected(number):
+                self.failures.append(
+                    RowFailure(row_id, number, line, error.message, error.hint)
+                )
+        # As text, so that 3 and "3", which read the same in a result file, are the same id.
+        return hashlib.blake2b(str(row_id).encode(), digest_size=16).digest() if known else None
+
+    def _refuse_repeated_ids(self, ids: array[int], owners: array[int]) -> None:
+        if not owners:
+            return
+        words = np.frombuffer(ids, dtype=np.uint64).reshape(-1, 2)
+        numbers = np.frombuffer(owners, dtype=np.uint64)
+        order = np.lexsort((numbers, words[:, 1], words[:, 0]))
+        ordered = words[order]
+        repeats = np.flatnonzero((ordered[1:] == ordered[:-1]).all(axis=1)) + 1
+        if not len(repeats):
+            return
+        is_repeat = np.zeros(len(order), dtype=bool)
+        is_repeat[repeats] = True
+        # Each repeat's first row: the latest position at or before it that isn't a repeat itself.
+        starts = np.maximum.accumulate(np.where(is_repeat, 0, np.arange(len(order))))
+        first_of = {
+            int(numbers[order[at]]): int(numbers[order[starts[at]]]) for at in repeats.tolist()
+        }
+        self._add_repeats(first_of)
+
+    def _add_repeats(self, first_of: dict[int, int]) -> None:
+        """Fail each later row of `first_of` (number -> number of the first row with its id)."""
+        failed = {failure.number for failure in self.failures}
+        wanted = {n for n in first_of if self._is_selected(n) and n not in failed}
+        for number, row_id in self._ids_of(wanted):
+            source, line = self._place_of(number)
+            first_source, first_line = self._place_of(first_of[number])
+            self.failures.append(
+                RowFailure(
+                    row_id,
+                    number,
+                    line,
+                    f"{_place(source, line)}: the id {row_id!r} is already that of "
+                    f"{_place(first_source, first_line)}.",
+                    DUPLICATE_HINT,
+                )
+            )
+
+    def _ids_of(self, numbers: set[int]) -> Iterator[tuple[int, str | int]]:
+        """Read the ids of a few rows again."""
+        for source, first in zip(self._sources, self._first_row, strict=True):
+            if not any(first <= number for number in numbers):
+                continue
+            for number, (line, payload) in enumerate(source.rows(), start=first):
+                if number in numbers:
+                    where = _place(source, line)
+                    fields = parse_row(payload, where)
+                    yield number, self._reader.row_id(fields, number, where)
+
+    def _place_of(self, number: int) -> tuple[Source, int]:
+        index = bisect_right(self._first_row, number) - 1
+        return self._sources[index], self._lines[number]
+
+
+def _place(source: Source, line: int) -> str:
+    return source.name if source.whole_file else f"{source.name}, line {line}"
+
+
+def _changed(source: Source) -> SantagenError:
+    return SantagenError(
+        f"{source.name} changed while it was being read.",
+        "Leave the input alone during a run; start again with --resume or --overwrite.",
+    )

@@ -1,0 +1,196 @@
+"""From checked rows to requests: tokenises, merges the row's settings over the defaults, enforces lengths.
+
+A row that can't be used becomes a RowFailure in its place; the rows around it go on. Tokenises in batches and as rows
+are asked for, so that a million rows start at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from santagen.errors import RowError, SantagenError
+from santagen.io.fim import FIM_MODES, FIM_OVERHEAD, build_fim_ids, truncate_fim
+from santagen.io.tokenizer import Tokenizer
+from santagen.request import PromptRow, Request, RowFailure, SamplingParams
+
+TRUNCATE_MODES = ("error", "left")
+
+
+class RequestBuilder:
+    """`max_len` bounds prompt + output in tokens; `truncate` says what happens to a prompt that is longer."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        *,
+        vocab_size: int,
+        max_len: int,
+        defaults: SamplingParams,
+        fim_mode: str = "psm",
+        truncate: str = "error",
+    ) -> None:
+        if fim_mode not in FIM_MODES:
+            raise SantagenError(f"--fim-mode {fim_mode} is not known.", "Choose psm or spm.")
+        if truncate not in TRUNCATE_MODES:
+            raise SantagenError(f"--truncate {truncate} is not known.", "Choose error or left.")
+        if tokenizer is None and defaults.stop:
+            raise SantagenError(
+                "Stop strings need a tokenizer, and the model has no tokenizer files.",
+                "Leave --stop out, or give --tokenizer.",
+            )
+        self.tokenizer, self.vocab_size, self.max_len = tokenizer, vocab_size, max_len
+        self.defaults, self.fim_mode, self.truncate = defaults, fim_mode, truncate
+        self.warnings: dict[str, int] = {}  # remark -> rows that caused it
+
+    def build(self, row: PromptRow) -> Request:
+        """One row; raises RowError."""
+        return self._build(row, [self._encode(text) for text in self._texts(row)])
+
+    def build_many(
+        self, rows: Iterable[PromptRow], batch: int = 256
+    ) -> Iterator[Request | RowFailure]:
+        """All rows in order, a RowFailure in the place of one that can't be used."""
+        source = iter(rows)
+        size = 1  # the first rows reach the engine at once
+        while part := list(islice(source, size)):
+            size = min(batch, size * 4)
+            yield from self._build_part(part)
+
+    def _build_part(self, part: list[PromptRow]) -> Iterator[Request | RowFailure]:
+        texts = [self._texts(row) if self._can_encode(row) else [] for row in part]
+        flat = [text for row in texts for text in row]
+        ids = iter(self.tokenizer.encode_batch(flat) if self.tokenizer is not None else [])
+        encoded = [[next(ids) for _ in row] for row in texts]
+        for row, own in zip(part, encoded, strict=True):
+            try:
+                yield self._build(row, own)
+            except SantagenError as error:
+                yield RowFailure(row.row_id, row.number, row.line, error.message, error.hint)
+
+    def _can_encode(self, row: PromptRow) -> bool:
+        return self.tokenizer is not None
+
+    @staticmethod
+    def _texts(row: PromptRow) -> list[str]:
+        if row.prompt is not None:
+            return [row.prompt]
+        if row.prefix is not None and row.suffix is not None:
+            return [row.prefix, row.suffix]
+        return []
+
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text) if self.tokenizer is not None else []
+
+    def _build(self, row: PromptRow, encoded: list[list[int]]) -> Request:
+        place = f"{row.source}, line {row.line}" if row.line else f"row {row.row_id}"
+        params = self._params(row, place)
+        text: str | None = None
+        dropped = 0
+        if row.prompt_token_ids is not None:
+            ids = list(row.prompt_token_ids)
+            self._check_ids(row, ids, place)
+            ids, dropped = self._fit(row, ids, params, place)
+        elif self.tokenizer is None:
+            raise RowError(
+                f"{place}: the row holds text, and the model has no tokenizer files.",
+                "Give the row prompt_token_ids, or name a tokenizer with --tokenizer.",
+                line=row.line,
+            )
+        elif row.prompt is not None:
+            text = row.prompt
+            self._warn_foreign(row.prompt)
+            ids, dropped = self._fit(row, encoded[0], params, place)
+        else:
+            text = f"{row.prefix}{row.suffix}"
+            ids, dropped = self._infill(row, *encoded, params, place)
+        return Request(
+            row.row_id, row.number, tuple(ids), params, tuple(range(params.n)), row.line, text, dropped,
+            row.keep, row.batch_body,
+        )
+
+    def _params(self, row: PromptRow, place: str) -> SamplingParams:
+        if not row.overrides:
+            return self.defaults
+        overrides: dict[str, Any] = dict(row.overrides)
+        if "stop" in overrides and self.tokenizer is None and overrides["stop"]:
+            raise RowError(
+                f"{place}: stop strings need a tokenizer, and the model has no tokenizer files.",
+                "Remove `stop` from the row, or give --tokenizer.",
+                line=row.line,
+            )
+        try:
+            return dataclasses.replace(self.defaults, **overrides)
+        except SantagenError as error:
+            raise RowError(f"{place}: {error.message}", error.hint, line=row.line) from None
+
+    def _check_ids(self, row: PromptRow, ids: list[int], place: str) -> None:
+        if not ids:
+            raise RowError(f"{place}: prompt_token_ids is empty.", "Give at least one id.", line=row.line)
+        largest = max(ids)
+        if largest >= self.vocab_size or min(ids) < 0:
+            bad = largest if largest >= self.vocab_size else min(ids)
+            raise RowError(
+                f"{place}: prompt_token_ids holds {bad}; the model's ids go from 0 to {self.vocab_size - 1}.",
+                "Tokenise with this model's tokenizer.",
+                line=row.line,
+            )
+
+    def _fit(
+        self, row: PromptRow, ids: list[int], params: SamplingParams, place: str
+    ) -> tuple[list[int], int]:
+        """Refuse a prompt that leaves no position for a new token, or drop its start."""
+        if not ids:
+            raise RowError(f"{place}: the prompt has no tokens.", "Give it some text.", line=row.line)
+        room = self._room(params)
+        if len(ids) <= self.max_len - 1 and (self.truncate == "error" or len(ids) <= room):
+            return ids, 0
+        if self.truncate == "error":
+            raise self._too_long(row, len(ids), place)
+        return ids[-room:], len(ids) - room
+
+    def _infill(
+        self, row: PromptRow, prefix: list[int], suffix: list[int], params: SamplingParams, place: str
+    ) -> tuple[list[int], int]:
+        assert self.tokenizer is not None
+        tokens = self.tokenizer.fim
+        if tokens is None:
+            raise RowError(
+                f"{place}: the row asks for infilling, and the tokenizer has neither <fim-prefix> nor <fim_prefix> "
+                "with their middle and suffix.",
+                "Use a model trained to infill, or give the row a `prompt`.",
+                line=row.line,
+            )
+        length, dropped = len(prefix) + len(suffix) + FIM_OVERHEAD, 0
+        room = self._room(params)
+        if length > self.max_len - 1 and self.truncate == "error":
+            raise self._too_long(row, length, place)
+        if self.truncate == "left" and length > room:
+            if room < FIM_OVERHEAD:
+                raise self._too_long(row, length, place)
+            prefix, suffix, dropped = truncate_fim(prefix, suffix, room - FIM_OVERHEAD)
+        return build_fim_ids(tokens, prefix, suffix, self.fim_mode), dropped
+
+    def _room(self, params: SamplingParams) -> int:
+        """Prompt tokens that leave max_tokens free, and one position at the very least."""
+        return max(1, self.max_len - params.max_tokens)
+
+    def _too_long(self, row: PromptRow, length: int, place: str) -> RowError:
+        return RowError(
+            f"{place}: the prompt has {length} tokens, and the model has {self.max_len} positions for prompt and answer.",
+            f"Shorten it to {self.max_len - 1} tokens at most, or use --truncate left.",
+            line=row.line,
+        )
+
+    def _warn_foreign(self, text: str) -> None:
+        assert self.tokenizer is not None
+        if "<fim" not in text:
+            return
+        for name in self.tokenizer.foreign_sentinels(text):
+            remark = (
+                f"the prompt holds {name}, which is plain text to this model: its own sentinels are spelled otherwise; "
+                "use prefix and suffix"
+            )
+            self.warnings[remark] = self.warnings.get(remark, 0) + 1

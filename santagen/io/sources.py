@@ -1,0 +1,229 @@
+"""Where prompt rows come from: lines, JSON lists, whole text files, standard input, datasets.
+
+A source yields (line, payload) pairs as often as it is asked, holding one row at a time where the
+format allows it, and feeds the bytes it reads to a digest. It doesn't know what a row means
+(`io.rows` does), so a row that is broken is yielded like any other.
+
+    payload: bytes     one line, still to be parsed as JSON
+             BadRow    what could not even be read as text
+             other     an already parsed value: a dict, where all is well
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, cast
+
+from santagen.errors import SantagenError
+
+BOM = b"\xef\xbb\xbf"
+GZIP_MAGIC = b"\x1f\x8b"
+KINDS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
+
+
+class Digest(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that can't be read at all, and the id to report it under (None: its number)."""
+
+    error: str
+    hint: str
+    row_id: str | None = None
+
+
+class Source(Protocol):
+    """One input. `name` is how messages call it; `whole_file` says that its row is the file's text."""
+
+    name: str
+    whole_file: bool
+
+    def rows(self, digest: Digest | None = None) -> Iterator[tuple[int, Any]]: ...
+
+
+@dataclass
+class FileSource:
+    """A file, or what standard input or a pipe was spooled to. `kind` is one of KINDS, or "" for text."""
+
+    name: str
+    path: Path
+    kind: str
+    spool: Any = None  # keeps the temporary file of a pipe alive
+    whole_file: bool = False
+
+    def __post_init__(self) -> None:
+        self.whole_file = self.kind == ""
+
+    def rows(self, digest: Digest | None = None) -> Iterator[tuple[int, Any]]:
+        try:
+            with self._open() as file:
+                if self.kind.startswith(".jsonl"):
+                    yield from _lines(file, digest)
+                elif self.kind:
+                    yield from _json_list(file, self.name, digest)
+                else:
+                    yield 1, _whole_text(file, self.name, digest)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise SantagenError(
+                f"{self.name} is a broken gzip file: {error}.",
+                "It may be cut short: fetch or write it again (gzip -t tests it).",
+            ) from None
+        except OSError as error:
+            raise SantagenError(
+                f"{self.name} can't be read: {error.strerror or error}.",
+                "Check that the file exists and that you may read it.",
+            ) from None
+
+    def _open(self) -> BinaryIO:
+        if self.kind.endswith(".gz"):
+            return cast(BinaryIO, gzip.open(self.path, "rb"))
+        file = open(self.path, "rb")
+        if self.kind and file.read(2) == GZIP_MAGIC:
+            file.close()
+            raise SantagenError(
+                f"{self.name} is compressed with gzip although its name doesn't say so.",
+                f"Rename it to end in {self.kind}.gz, or decompress it first.",
+            )
+        file.seek(0)
+        return file
+
+
+def open_source(path: str, wanted: Sequence[str] = ()) -> Source:
+    """The source behind one PROMPTS argument; raises SantagenError when there is no such file.
+
+    `wanted` names columns of a parquet file to read beside those that rows are known to have.
+    """
+    if path == "-":
+        return _spooled(sys.stdin.buffer, "stdin", ".jsonl")
+    place = Path(path)
+    if place.is_dir():
+        raise SantagenError(
+            f"{path} is a directory, not a file of prompts.",
+            f"Name the files in it, as in {place / '*.jsonl'}.",
+        )
+    if not place.exists():
+        raise SantagenError(
+            f"The prompt file {path} does not exist.",
+            "Check the path; prompts from the hub are given with --dataset NAME.",
+        )
+    lower = place.name.lower()
+    if lower.endswith(".parquet"):
+        from santagen.io.dataset_source import DatasetSource
+
+        return DatasetSource(path, wanted=wanted)
+    kind = next((kind for kind in KINDS if lower.endswith(kind)), "")
+    if not place.is_file():  # a pipe can be read only once
+        try:
+            with open(place, "rb") as pipe:
+                return _spooled(pipe, path, kind)
+        except OSError as error:
+            raise SantagenError(
+                f"{path} can't be read: {error.strerror or error}.", "Give a file or a pipe."
+            ) from None
+    if not os.access(place, os.R_OK):
+        raise SantagenError(f"{path} can't be read: permission denied.", "Check the file's permissions.")
+    return FileSource(path, place, kind)
+
+
+def _spooled(stream: BinaryIO, name: str, kind: str) -> FileSource:
+    """Copy a stream to a temporary file, so that it can be validated first and read again later."""
+    spool = tempfile.NamedTemporaryFile(prefix="santagen-prompts-")
+    shutil.copyfileobj(stream, spool)
+    spool.flush()
+    return FileSource(name, Path(spool.name), kind, spool)
+
+
+def _lines(file: BinaryIO, digest: Digest | None) -> Iterator[tuple[int, bytes]]:
+    # A binary file splits on LF alone, so U+2028, U+0085, VT and FF stay inside their row.
+    for number, line in enumerate(file, start=1):
+        if digest is not None:
+            digest.update(line)
+        if line.startswith(BOM):  # also where files were concatenated
+            line = line[len(BOM) :]
+        if line.strip():
+            yield number, line
+
+
+def _whole_text(file: BinaryIO, name: str, digest: Digest | None) -> dict[str, Any] | BadRow:
+    data = file.read()
+    if digest is not None:
+        digest.update(data)
+    data = data.removeprefix(BOM)
+    try:
+        return {"id": name, "prompt": data.decode("utf-8")}
+    except UnicodeDecodeError as error:
+        return BadRow(
+            f"the file is not UTF-8 text (byte {error.start}).",
+            "Convert it to UTF-8; rows of prompts come in .jsonl, .jsonl.gz, .json or .parquet files.",
+            name,
+        )
+
+
+def _json_list(file: BinaryIO, name: str, digest: Digest | None) -> Iterator[tuple[int, Any]]:
+    """The elements of a JSON list one by one, each with the line it begins on."""
+    data = file.read()
+    if digest is not None:
+        digest.update(data)
+    try:
+        text = data.removeprefix(BOM).decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise SantagenError(f"{name} is not UTF-8 text (line {line}).", "Convert it to UTF-8.") from None
+    del data
+    try:
+        yield from _elements(text)
+    except json.JSONDecodeError as error:
+        raise SantagenError(
+            f"{name} is not a JSON list of prompts: {error.msg} at line {error.lineno}, "
+            f"column {error.colno}.",
+            "A .json file holds one list, [row, row, ...]; one row per line is .jsonl.",
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise SantagenError(
+            f"{name} is not a JSON list of prompts: {error}.", "Mend the file, or use .jsonl."
+        ) from None
+
+
+def _elements(text: str) -> Iterator[tuple[int, Any]]:
+    decoder = json.JSONDecoder(strict=False, parse_constant=refuse_constant)
+    at, line, counted = _skip_space(text, 0), 1, 0
+    if text[at : at + 1] != "[":
+        raise json.JSONDecodeError("expected '['", text, at)
+    at = _skip_space(text, at + 1)
+    closed = text[at : at + 1] == "]"
+    while not closed:
+        line += text.count("\n", counted, at)
+        counted = at
+        value, at = decoder.raw_decode(text, at)
+        yield line, value
+        at = _skip_space(text, at)
+        mark = text[at : at + 1]
+        if mark not in (",", "]") or not mark:
+            raise json.JSONDecodeError("expected ',' or ']'", text, at)
+        closed = mark == "]"
+        at = at if closed else _skip_space(text, at + 1)
+    at = _skip_space(text, at + 1)
+    if at != len(text):
+        raise json.JSONDecodeError("unexpected text after the list", text, at)
+
+
+def _skip_space(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+def refuse_constant(name: str) -> Any:
+    """For json's parse_constant: NaN and the infinities are Python's, not JSON's."""
+    raise ValueError(f"{name} is not a JSON value")

@@ -1,0 +1,212 @@
+"""Text to ids and ids to bytes, from tokenizer.json alone, with no clean-up in either direction.
+
+The ids of a text come from the `tokenizers` library with nothing added around them. The bytes of an id come from a table
+built once, so that a sample's text is exactly the bytes of its tokens. Special tokens are found by their spelling in
+the vocabulary, never by a model's name. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from santagen.config import ModelConfig
+from santagen.errors import SantagenError
+from santagen.io.fim import FIM_WORDS, FimTokens, find_fim_tokens, sentinel
+
+if TYPE_CHECKING:
+    import tokenizers
+
+END_TOKENS = ("<|endoftext|>", "<file_sep>", "<filename>", "<file-sep>")
+BYTE_FALLBACK = "ByteFallback"
+
+
+def byte_alphabet() -> dict[str, int]:
+    """Character -> byte of byte-level BPE: printable bytes stand for themselves, others for U+0100 onwards."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    table = {chr(byte): byte for byte in printable}
+    others = (byte for byte in range(256) if byte not in set(printable))
+    table.update({chr(256 + i): byte for i, byte in enumerate(others)})
+    return table
+
+
+def has_tokenizer(directory: Path) -> bool:
+    """Whether a model directory holds tokenizer files."""
+    return (directory / "tokenizer.json").is_file() or _is_legacy(directory)
+
+
+def _is_legacy(directory: Path) -> bool:
+    return (directory / "vocab.json").is_file() and (directory / "merges.txt").is_file()
+
+
+class Tokenizer:
+    """One model's tokenizer. `vocab_size` counts ids, the highest one plus one."""
+
+    def __init__(
+        self, inner: tokenizers.Tokenizer, added: dict[int, str], eos_ids: Sequence[int], fingerprint: str
+    ) -> None:
+        inner.no_padding()
+        inner.no_truncation()
+        # Both cost correctness: rows are encoded from one thread at a time, the text as it is.
+        self._inner = inner
+        self._added = added
+        self.eos_ids = tuple(eos_ids)
+        self.fingerprint = fingerprint
+        vocabulary = inner.get_vocab(with_added_tokens=True)
+        self.vocabulary: dict[str, int] = vocabulary
+        self.vocab_size = max(vocabulary.values()) + 1
+        self.fim: FimTokens | None = find_fim_tokens(vocabulary)
+
+    @classmethod
+    def from_directory(cls, path: Path, config: ModelConfig | None = None) -> Tokenizer:
+        """Load tokenizer.json (or vocab.json + merges.txt) of a model directory, or of the file itself."""
+        import tokenizers
+
+        directory, file = (path, path / "tokenizer.json") if path.is_dir() else (path.parent, path)
+        settings = _optional_json(directory / "tokenizer_config.json")
+        try:
+            if file.is_file():
+                raw = file.read_bytes()
+                inner = tokenizers.Tokenizer.from_str(raw.decode("utf-8-sig"))
+                added = {t["id"]: t["content"] for t in json.loads(raw).get("added_tokens") or []}
+                _require_byte_level(json.loads(raw), file)
+            elif _is_legacy(directory):
+                inner, added, raw = _legacy(directory, settings)
+            else:
+                raise SantagenError(
+                    f"{directory} holds no tokenizer.json.",
+                    "Copy the model's tokenizer files into it, give --tokenizer, or use prompt_token_ids.",
+                )
+        except SantagenError:
+            raise
+        except Exception as error:  # tokenizers raises bare Exception for a damaged file
+            raise SantagenError(
+                f"{file} can't be read as a tokenizer: {str(error)[:200]}.", "Download it again."
+            ) from None
+        vocabulary = inner.get_vocab(with_added_tokens=True)
+        eos = list(config.eos_token_ids) if config is not None else []
+        named = settings.get("eos_token")
+        named = named.get("content") if isinstance(named, dict) else named
+        if isinstance(named, str) and named in vocabulary and not eos:
+            eos.append(vocabulary[named])
+        return cls(inner, added, dict.fromkeys(eos), hashlib.sha256(raw).hexdigest())
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`, to the letter: nothing stripped, nothing added."""
+        return self._inner.encode(_surrogate_free(text), add_special_tokens=False).ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of many texts."""
+        clean = [_surrogate_free(text) for text in texts]
+        return [e.ids for e in self._inner.encode_batch(clean, add_special_tokens=False)]
+
+    @cached_property
+    def token_bytes(self) -> list[bytes | None]:
+        """The bytes of every id; None where an id has no token."""
+        alphabet = byte_alphabet()
+        table: list[bytes | None] = [None] * self.vocab_size
+        for token, number in self.vocabulary.items():
+            if number in self._added:
+                table[number] = self._added[number].encode()
+            else:
+                table[number] = b"".join(
+                    bytes((alphabet[c],)) if c in alphabet else c.encode() for c in token
+                )
+        return table
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of `ids`: their bytes, with U+FFFD for what is no UTF-8. Never raises for a byte."""
+        table = self.token_bytes
+        return b"".join(table[i] or b"" for i in ids if i < len(table)).decode("utf-8", errors="replace")
+
+    def known_ids_mask(self, vocab_size: int) -> np.ndarray:
+        """[vocab_size] bool: which of the model's ids have a token."""
+        mask = np.zeros(vocab_size, bool)
+        known = [i for i, token in enumerate(self.token_bytes[:vocab_size]) if token is not None]
+        mask[known] = True
+        return mask
+
+    @cached_property
+    def end_ids(self) -> frozenset[int]:
+        """Ids that end an answer: the model's own end, FIM tokens, file separators."""
+        names = [*END_TOKENS, *(sentinel(word, mark) for word in FIM_WORDS for mark in "-_")]
+        found = {self.vocabulary[name] for name in names if name in self.vocabulary}
+        return frozenset(found | set(self.eos_ids))
+
+    def foreign_sentinels(self, text: str) -> list[str]:
+        """FIM sentinels of the other family's spelling in `text`: plain text to this model."""
+        names = (sentinel(word, mark) for word in FIM_WORDS for mark in "-_")
+        return [name for name in names if name not in self.vocabulary and name in text]
+
+    def facts(self) -> dict[str, Any]:
+        """What `inspect` and the manifest say of the tokenizer."""
+        return {
+            "vocab_size": self.vocab_size,
+            "eos_ids": list(self.eos_ids),
+            "end_ids": sorted(self.end_ids),
+            "fim": None if self.fim is None else self.fim.spelling,
+            "fingerprint": self.fingerprint,
+        }
+
+
+def _require_byte_level(raw: dict[str, Any], file: Path) -> None:
+    """Token bytes are only known for byte-level BPE, which the whole family uses."""
+    if BYTE_FALLBACK in json.dumps(raw.get("decoder")) or (raw.get("model") or {}).get("type") not in (
+        "BPE", None,
+    ):
+        raise SantagenError(
+            f"{file} is no byte-level BPE tokenizer, which every GPT-BigCode model has.",
+            "Take the tokenizer files from the same place as the weights.",
+        )
+
+
+def _legacy(directory: Path, settings: dict[str, Any]) -> tuple[Any, dict[int, str], bytes]:
+    """vocab.json + merges.txt, with the added tokens that the files beside them name."""
+    import tokenizers
+    from tokenizers.implementations import ByteLevelBPETokenizer
+
+    vocab, merges = directory / "vocab.json", directory / "merges.txt"
+    wrapped = ByteLevelBPETokenizer.from_file(str(vocab), str(merges), add_prefix_space=False)
+    inner = tokenizers.Tokenizer.from_str(wrapped.to_str())
+    known: dict[str, int] = inner.get_vocab()
+    special = {
+        token["content"]: int(number)
+        for number, token in (settings.get("added_tokens_decoder") or {}).items()
+    }
+    special.update(_optional_json(directory / "added_tokens.json"))
+    for value in _optional_json(directory / "special_tokens_map.json").values():
+        for token in value if isinstance(value, list) else [value]:
+            text = token.get("content") if isinstance(token, dict) else token
+            if isinstance(text, str) and text in known:
+                special.setdefault(text, known[text])
+    for text, number in sorted(special.items(), key=lambda item: item[1]):
+        inner.add_special_tokens([tokenizers.AddedToken(text, normalized=False, special=True)])
+        if inner.token_to_id(text) != number:
+            raise SantagenError(
+                f"The added token {text!r} of {directory} has id {number}, which vocab.json leaves no room for.",
+                "Save the tokenizer as tokenizer.json with transformers.",
+            )
+    raw = vocab.read_bytes() + merges.read_bytes() + json.dumps(special, sort_keys=True).encode()
+    return inner, {number: text for text, number in special.items()}, raw
+
+
+def _optional_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    value = json.loads(path.read_text(encoding="utf-8-sig"))
+    return value if isinstance(value, dict) else {}
+
+
+def _surrogate_free(text: str) -> str:
+    """Lone surrogates (possible through JSON escapes) have no UTF-8 form: they become U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
