@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from santagen.errors import SantagenError
@@ -42,6 +43,11 @@ class Console:
     def detail(self, message: str) -> None:
         if self.verbose:
             _line(message)
+
+    def remarks(self, rows_of: Mapping[str, int]) -> None:
+        """What was odd about some rows, each remark once."""
+        for remark, rows in rows_of.items():
+            self.warn(f"{remark} ({rows} {'row' if rows == 1 else 'rows'})")
 
     def warn(self, message: str, hint: str = "") -> None:
         """What must be heard although the run goes on."""

@@ -41,6 +41,7 @@ def dry_run(options: GenerateOptions, inputs: Inputs, console: Console) -> int:
         tokens += len(request.prompt_token_ids)
         longest = max(longest, len(request.prompt_token_ids))
         truncated += request.truncated_tokens > 0
+    console.remarks(builder.warnings)
     for failure in failures:
         console.warn(failure.error, failure.hint)
     for line in (

@@ -141,7 +141,11 @@ class Job:
             self.tally.samples_wanted = sum(len(wanted) for _, wanted in self._wanted(writer))
             stats = self._generate(writer) if self.tally.samples_wanted else {}
             with self.interrupts.shielded():
-                writer.finish(seconds=time.monotonic() - started, **stats)
+                writer.finish(
+                    ((row.row_id, row.number) for row in self.inputs.prompts),
+                    seconds=time.monotonic() - started,
+                    **stats,
+                )
         except KeyboardInterrupt:
             writer.close()
             self._say_interrupted()
@@ -219,6 +223,7 @@ class Job:
                 yield request
             else:
                 yield dataclasses.replace(request, sample_indices=wanted)
+        self.console.remarks(builder.warnings)
 
     def _fail(self, writer: OutputWriter, failure: RowFailure) -> None:
         writer.fail(failure)
