@@ -143,8 +143,7 @@ class Job:
             with self.interrupts.shielded():
                 writer.finish(
                     ((row.row_id, row.number) for row in self.inputs.prompts),
-                    seconds=time.monotonic() - started,
-                    **stats,
+                    {"seconds": time.monotonic() - started, **stats},
                 )
         except KeyboardInterrupt:
             writer.close()
