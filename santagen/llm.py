@@ -80,8 +80,11 @@ class LLM:
         eos = tuple(config.eos_token_ids) or (
             tuple(self.tokenizer.eos_ids) if self.tokenizer is not None else ()
         )
+        runner = ModelRunner(model, plan.shape, table, sampler)
+        if not settings.enforce_eager:
+            runner.capture(plan.max_model_len)
         self.engine = LLMEngine(
-            ModelRunner(model, plan.shape, table, sampler),
+            runner,
             scheduler,
             OutputProcessor(self.tokenizer, eos, tuple(end_ids)),
             self.tokenizer,

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from santagen.engine import rows as columns
 from santagen.engine.batch import PrefillItem, Step
+from santagen.engine.cuda_graph import DecodeGraphs
 from santagen.engine.rows import RowTable, to_device
 from santagen.engine.sampler import Drawn, Sampler
 from santagen.model.attention import CacheShape, KVCache, Seqlen
@@ -49,6 +50,7 @@ class ModelRunner:
         dtype = model.transformer.wte.weight.dtype
         self.cache = model.attention.allocate(shape, dtype, self.device)
         key, value = self.cache
+        self.graphs: DecodeGraphs | None = None
         self.layers: list[KVCache] = list(zip(key, value, strict=True))
 
     @torch.inference_mode()
@@ -65,8 +67,15 @@ class ModelRunner:
         return Record(step, drawn, event)
 
     def _decode(self, step: Step) -> Drawn:
-        size, block_size = step.size, self.shape.block_size
-        data = self.table.data[:size]
+        if self.graphs is not None:
+            logits = self.graphs.logits(step.size)
+        else:
+            logits = self._decode_logits(step.size, step.max_context)
+        return self._draw(logits, torch.arange(step.size, device=self.device), step)
+
+    def _decode_logits(self, size: int, max_context: int) -> Tensor:
+        """The forward of rows [0, size): reads nothing but device state, so that a graph can hold it."""
+        block_size, data = self.shape.block_size, self.table.data[:size]
         position, finished = data[:, columns.POSITION], data[:, columns.FINISHED] != 0
         block_table = self.table.block_table[:size]
         block = block_table.gather(1, (position // block_size).long().unsqueeze(1)).squeeze(1)
@@ -77,10 +86,17 @@ class ModelRunner:
         )
         logits, _ = self.model(
             data[:, columns.TOKEN].contiguous(), position.contiguous(), None, self.layers, block_table,
-            slot, seqlen, step.max_context,
+            slot, seqlen, max_context,
         )
-        row = torch.arange(size, device=self.device)
-        return self._draw(logits, row, step)
+        return logits
+
+    @torch.inference_mode()
+    def capture(self, max_context: int) -> None:
+        """Record the decode forwards as CUDA graphs, where the attention backend allows it."""
+        if self.device.type == "cuda" and self.model.attention.capturable:
+            self.graphs = DecodeGraphs(
+                lambda size: self._decode_logits(size, max_context), self.table.capacity
+            )
 
     def _prefill(self, step: Step) -> Drawn:
         packed = _pack(step.prefill, self.shape.block_size)
