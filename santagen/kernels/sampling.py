@@ -8,8 +8,8 @@
 
 A mass is round(exp(l - max) * 2^40), halves to even, and is summed as int64: no sum depends on its
 order. A temperature of 0 (anything below 2^-60, where noise can't show) is greedy and ignores the
-filters. top_k <= 0 or >= V, top_p >= 1 and min_p <= 0 are off. A row whose largest logit is not finite,
-or that holds a NaN, draws -1.
+filters. top_k <= 0 or >= V, top_p >= 1 and min_p <= 0 are off. A row whose largest logit is not
+finite, or that holds a NaN, draws -1.
 
 This file is the plain torch form, which is also the CPU's sampler. `sample` takes the Triton kernel
 on CUDA (kernels.sampling_triton), which draws the same tokens without a sort.
@@ -46,10 +46,10 @@ def sample(
     """The drawn ids [B] int64, or -1 for a row whose logits are not finite.
 
     logits [B, V] float32 (rows may be strided); position [B]: absolute position of the token being
-    drawn; key [B, 2]: the two 32-bit words of random_key.row_key, as int64 or int32 bits; temperature,
-    top_p, min_p [B] float32; top_k [B] int32. allowed [V] bool: ids that have a token; others don't
-    exist. any_*: False promises that no row uses that setting, which saves work. On CUDA with Triton
-    nothing waits for the device.
+    drawn; key [B, 2]: the two 32-bit words of random_key.row_key, as int64 or int32 bits;
+    temperature, top_p, min_p [B] float32; top_k [B] int32; all may be strided. allowed [V] bool:
+    ids that have a token; others don't exist. any_*: False promises that no row uses that setting,
+    which saves work. On CUDA with Triton nothing waits for the device.
     """
     arguments = (logits, position, key, temperature, top_k, top_p, min_p)
     if logits.device.type == "cuda" and has_triton():
@@ -134,7 +134,7 @@ def _mass(scaled: Tensor, largest: Tensor) -> Tensor:
 
 
 def _ranked(scaled: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """The `width` first of (l descending, v ascending). Equals of the last may be any of the row's."""
+    """The `width` first by rank (equals of the last may be any of the row's)."""
     if width == scaled.shape[1]:
         return torch.sort(scaled, dim=-1, descending=True, stable=True)
     values, ids = torch.topk(scaled, width, dim=-1)
@@ -193,7 +193,7 @@ def _draw_ranked(
 
 
 def apply_repetition_penalty(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
-    """New logits [B, V]: of the ids seen, positive ones are divided by penalty [B], others multiplied.
+    """New logits [B, V]: of the ids seen, positive ones divided by penalty [B], others multiplied.
 
     seen [B, ceil(V / 32)] int32: bit v % 32 of word v // 32 says whether id v was seen.
     """
@@ -205,7 +205,7 @@ def apply_repetition_penalty(logits: Tensor, seen: Tensor, penalty: Tensor) -> T
 
 
 def mark_seen(seen: Tensor, rows: Tensor, tokens: Tensor) -> None:
-    """Set the bits of tokens [n] int64 in rows [n] (distinct) of seen [., ceil(V / 32)], in place."""
+    """Set the bits of tokens [n] int64 in rows [n] (distinct) of seen [., ceil(V / 32)]."""
     word = tokens >> 5
     bit = (torch.ones_like(tokens) << (tokens & 31)).to(torch.int32)
     seen[rows, word] = seen[rows, word] | bit

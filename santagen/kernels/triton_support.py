@@ -1,7 +1,8 @@
-"""Whether Triton can be used. It isn't imported here: a CPU installation of torch has none."""
+"""Whether Triton can be used, and how. Imports none of it: a CPU installation of torch has none."""
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from importlib.util import find_spec
 
@@ -9,3 +10,8 @@ from importlib.util import find_spec
 @cache
 def has_triton() -> bool:
     return find_spec("triton") is not None
+
+
+def interpreted() -> bool:
+    """Kernels run in Triton's interpreter, in numpy: tests on machines without a GPU do that."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
