@@ -1,14 +1,17 @@
-"""Settings in words: what is in force and why (--show-config), and the command that resumes a run.
+"""A run in words: its settings and where they come from, its versions, the command that resumes it.
 
-A secret's value is in neither.
+A secret's value is in none of them.
 """
 
 from __future__ import annotations
 
 import json
+import platform
 import shlex
+from importlib import metadata
 from typing import Any
 
+from santagen import __version__
 from santagen.cli.settings import Resolved, Setting, settings_of
 
 
@@ -27,6 +30,22 @@ def show_config(resolved: Resolved[Any], command: str) -> str:
     width = min(max(len(text) for text, _ in lines), 48)
     table = [f"{text:<{width}}  # {origin}" for text, origin in lines]
     return "\n".join([f"[{command}]", *table])
+
+
+def plain_settings(options: Any) -> dict[str, Any]:
+    """Every setting that is no secret, for the record of a run."""
+    return {s.name: getattr(options, s.name) for s in settings_of(type(options)) if not s.secret}
+
+
+def versions() -> dict[str, str]:
+    """santagen, Python and the packages that decide a result."""
+    found = {"santagen": __version__, "python": platform.python_version()}
+    for package in ("torch", "tokenizers", "safetensors", "flash-attn", "triton"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 def resume_command(resolved: Resolved[Any], command: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from santagen.cli.console import Console
-from santagen.cli.describe import resume_command, show_config
+from santagen.cli.describe import plain_settings, resume_command, show_config, versions
 from santagen.cli.interrupt import Interrupts
 from santagen.cli.options import GenerateOptions
 from santagen.cli.progress import Progress, Tally
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 SHOWN_FAILURES = 5
+# What a resumed run must share with the first, beside the model, the prompts and the sampling.
+DECIDES_BYTES = (
+    "tokenizer", "dtype", "fim_mode", "truncate", "max_model_len", "limit", "shard", "keep",
+    "format", "echo", "token_ids", "prompt_column", "split",
+)  # fmt: skip
 
 
 def run(settings: Resolved[GenerateOptions]) -> int:
@@ -76,7 +81,7 @@ def read_inputs(options: GenerateOptions, console: Console) -> Inputs:
     """Check the options against each other, validate every prompt, find the model."""
     if options.resume and options.overwrite:
         raise SantagenError("--resume and --overwrite exclude each other.", "Give one of them.")
-    if options.resume and options.output is None:
+    if options.resume and output_path(options) is None:
         raise SantagenError("--resume needs an output file.", "Name it with -o OUT.jsonl.")
     if options.quiet and options.verbose:
         raise SantagenError("--quiet and --verbose exclude each other.", "Give one of them.")
@@ -106,6 +111,11 @@ def read_inputs(options: GenerateOptions, console: Console) -> Inputs:
     return Inputs(params, prompts, source)
 
 
+def output_path(options: GenerateOptions) -> Path | None:
+    """The output file; None for standard output."""
+    return None if options.output in (None, "-") else Path(str(options.output))
+
+
 def parse_shard(text: str | None) -> tuple[int, int] | None:
     """ "1/4" -> (1, 4)."""
     if text is None:
@@ -130,6 +140,7 @@ class Job:
     ) -> None:
         self.settings, self.options = settings, settings.options
         self.inputs, self.console, self.interrupts = inputs, console, interrupts
+        self.output = output_path(settings.options)
         self.tally = Tally(0, inputs.params.max_tokens)
 
     def run(self) -> int:
@@ -141,17 +152,17 @@ class Job:
             self.tally.samples_wanted = sum(len(wanted) for _, wanted in self._wanted(writer))
             stats = self._generate(writer) if self.tally.samples_wanted else {}
             with self.interrupts.shielded():
-                writer.finish(
-                    ((row.row_id, row.number) for row in self.inputs.prompts),
-                    {"seconds": time.monotonic() - started, **stats},
-                )
+                seconds = time.monotonic() - started
+                rate = stats.get("generated_tokens", 0) / seconds
+                rows = ((row.row_id, row.number) for row in self.inputs.prompts)
+                writer.finish(rows, {"seconds": seconds, "tokens_per_second": rate, **stats})
         except KeyboardInterrupt:
             writer.close()
             self._say_interrupted()
             return INTERRUPTED
         finally:
             writer.close()
-        self._say_finished(time.monotonic() - started, stats)
+        self._say_finished(seconds, stats)
         return 1 if self.tally.failed_rows else 0
 
     def _open_writer(self) -> OutputWriter:
@@ -159,16 +170,20 @@ class Job:
         from santagen.io.writer import OutputWriter
 
         options, inputs = self.options, self.inputs
-        shared = ("fim_mode", "truncate", "max_model_len", "dtype", "limit", "shard")
         identity = {
             "model": model_fingerprint(inputs.source.path),
             "prompts": inputs.prompts.fingerprint,
             "sampling": dataclasses.asdict(inputs.params),
-            **{name: getattr(options, name) for name in shared},
+            **{name: getattr(options, name) for name in DECIDES_BYTES},
         }
-        info = {"model": inputs.source.name, "revision": inputs.source.revision}
+        info = {
+            "model": inputs.source.name,
+            "revision": inputs.source.revision,
+            "settings": plain_settings(options),
+            "versions": versions(),
+        }
         return OutputWriter.open(
-            Path(options.output) if options.output else None,
+            self.output,
             identity=identity,
             info=info,
             resume=options.resume,
@@ -227,7 +242,7 @@ class Job:
     def _fail(self, writer: OutputWriter, failure: RowFailure) -> None:
         writer.fail(failure)
         self.tally.failed_rows += 1
-        shown = self.options.output is None or self.options.verbose
+        shown = self.output is None or self.options.verbose
         if shown or self.tally.failed_rows <= SHOWN_FAILURES:
             self.console.warn(failure.error, failure.hint)
 
@@ -235,11 +250,11 @@ class Job:
         options = self.options
         if options.progress is not None:
             return options.progress
-        data_on_screen = options.output is None and sys.stdout.isatty()
+        data_on_screen = self.output is None and sys.stdout.isatty()
         return not options.quiet and not data_on_screen
 
     def _say_interrupted(self) -> None:
-        output, wanted = self.options.output, self.tally.samples_wanted
+        output, wanted = self.output, self.tally.samples_wanted
         done = f"{self.tally.samples_done} of {wanted} samples"
         if output is None:
             self.console.warn(f"interrupted after {done}.")
@@ -250,7 +265,7 @@ class Job:
         )
 
     def _say_finished(self, seconds: float, stats: dict[str, Any]) -> None:
-        tally, output = self.tally, self.options.output
+        tally, output = self.tally, self.output
         tokens = stats.get("generated_tokens", 0)
         rate = f", {tokens / seconds:,.0f} tok/s" if tokens else ""
         self.console.say(

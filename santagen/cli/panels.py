@@ -19,7 +19,7 @@ class PanelCommand(TyperCommand):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if parameter.param_type_name == "argument":
-                record = (f"{parameter.metavar}...", parameter.help)
+                record = (f"{parameter.metavar}...", getattr(parameter, "help", None) or "")
             if record is None:
                 continue
             panel = getattr(parameter, "rich_help_panel", None)

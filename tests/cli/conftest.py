@@ -16,8 +16,8 @@ ROWS = [
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
+def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capfd)
 
 
 @pytest.fixture

@@ -25,19 +25,21 @@ class Ran(NamedTuple):
 
     @property
     def samples(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.out.splitlines()]
+        """The records on stdout; they come as they end, so they are sorted here by id and index."""
+        found = [json.loads(line) for line in self.out.splitlines()]
+        return sorted(found, key=lambda s: (str(s.get("task_id", "")), s.get("index", 0)))
 
 
 class Cli:
     """Calls `santagen` in this process (quick: torch is imported once for all tests)."""
 
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
+    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
+        self._capfd = capfd
 
     def __call__(self, *arguments: str | Path) -> Ran:
-        self._capsys.readouterr()
+        self._capfd.readouterr()
         code = run_program([str(argument) for argument in arguments])
-        return Ran(code, *self._capsys.readouterr())
+        return Ran(code, *self._capfd.readouterr())
 
     def generate(self, *arguments: str | Path) -> Ran:
         return self("generate", *arguments)

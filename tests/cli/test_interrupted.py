@@ -1,0 +1,52 @@
+"""A run that is stopped keeps what it has written, and the command it names finishes the job."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.helpers import PROGRAM, TIMEOUT, Cli, write_jsonl
+
+ROWS = [{"id": f"row {n}", "prompt": f"def f{n}(x):"} for n in range(10)]
+# One sequence at a time, and each to its limit: long enough to be stopped half way.
+SLOW = ["--max-num-seqs", "1", "--max-tokens", "24", "--ignore-eos", "--stop", r"\tnever", "-q"]
+
+
+def wait_for_lines(path: Path, count: int, child: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while time.monotonic() < deadline and child.poll() is None:
+        if path.exists() and path.read_bytes().count(b"\n") >= count:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"the run never wrote {count} lines")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_keeps_the_rows_and_names_the_command(
+    cli: Cli, tmp_path: Path, number: signal.Signals
+) -> None:
+    prompts = write_jsonl(tmp_path / "my prompts.jsonl", ROWS)
+    output = tmp_path / "out.jsonl"
+    command = ["generate", str(prompts), "-o", str(output), *SLOW]
+    with subprocess.Popen([*PROGRAM, *command], stderr=subprocess.PIPE, text=True) as child:
+        wait_for_lines(output, 2, child)
+        child.send_signal(number)
+        _, err = child.communicate(timeout=TIMEOUT)
+    assert child.returncode == 130
+    assert "Traceback" not in err
+    found = re.search(r"Go on with: (santagen generate .* --resume)$", err, re.MULTILINE)
+    assert found, err
+    kept = output.read_text().count("\n")
+    assert 2 <= kept < len(ROWS)
+
+    resumed = cli(*shlex.split(found[1])[1:])
+    assert resumed.code == 0, resumed.err
+    whole = tmp_path / "whole.jsonl"
+    assert cli(*command[:2], "-o", str(whole), *SLOW).code == 0
+    assert output.read_bytes() == whole.read_bytes()
