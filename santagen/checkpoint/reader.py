@@ -1,46 +1,35 @@
-"""Finds the weight files of a directory, checks their headers and byte counts, and reads slices lazily.
+"""Finds the weight files of a directory, checks their headers, and reads parts of tensors lazily.
 
-safetensors (one file of any name, or shards with an index) and legacy pytorch_model*.bin (weights_only). Headers are
-read without torch, so that `inspect` can answer at once. Knows nothing of what the tensors mean.
+safetensors (one file of any name, or shards with an index) and legacy pytorch_model*.bin
+(weights_only). safetensors files are read with plain file reads, not mapped: what is in memory is
+what was asked for. Headers need no torch; pickled files do. Knows nothing of what the tensors mean.
 """
 
 from __future__ import annotations
 
-import json
-import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from santagen.checkpoint.safetensors_header import AGAIN, DTYPE_BYTES, TensorInfo, read_header
 from santagen.config import read_json
 from santagen.errors import SantagenError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-DTYPE_BYTES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
-    "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "U32": 4, "U64": 8,
-}
-AGAIN = "Download the file again."
 Index = tuple[slice, ...]
 
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """What a header says of a tensor; dtype is safetensors' name (F32, BF16, I32, ...)."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    file: str
-
-    @property
-    def nbytes(self) -> int:
-        size = DTYPE_BYTES[self.dtype]
-        for n in self.shape:
-            size *= n
-        return size
+TORCH_NAMES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
+    "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
+    "U64": "uint64", "U32": "uint32", "U16": "uint16",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+}  # fmt: skip
+NUMPY_NAMES = {k: v for k, v in TORCH_NAMES.items() if not k.startswith(("BF", "F8"))}
 
 
 class TensorFiles:
@@ -50,8 +39,7 @@ class TensorFiles:
         self.directory = directory
         self.metadata: dict[str, str] = {}
         self._infos: dict[str, TensorInfo] = {}
-        self._handles: dict[str, Any] = {}
-        self._bins: dict[str, dict[str, Tensor]] = {}
+        self._pickled: dict[str, Mapping[str, Tensor]] = {}
 
     def names(self) -> list[str]:
         return list(self._infos)
@@ -66,45 +54,94 @@ class TensorFiles:
         return iter(self._infos.items())
 
     def read(self, name: str, index: Index | None = None) -> Tensor:
-        """The tensor, or the part `index` of it, on the CPU in the file's dtype; reads no more than that."""
-        file = self._infos[name].file
-        if file in self._bins:
-            tensor = self._bins[file][name]
-            return tensor if index is None else tensor[index]
-        if file not in self._handles:
-            from safetensors import safe_open
+        """The tensor, or the part `index` of it, on the CPU in the file's dtype.
 
-            self._handles[file] = safe_open(self.directory / file, framework="pt", device="cpu")
-        handle = self._handles[file]
-        if index is None:
-            return handle.get_tensor(name)
-        return handle.get_slice(name)[index]
+        `index` holds up to two slices of step 1. The result owns its memory; no more is read from
+        disk.
+        """
+        import torch
+
+        info = self._infos[name]
+        if info.file in self._pickled:
+            tensor = self._pickled[info.file][name].detach()
+            return tensor[index or ...].clone(memory_format=torch.contiguous_format)
+        buffer, shape = self._bytes(info, index)
+        return torch.from_numpy(buffer).view(getattr(torch, TORCH_NAMES[info.dtype])).view(shape)
+
+    def read_array(self, name: str, index: Index | None = None) -> np.ndarray:
+        """As `read`, for dtypes numpy knows; needs no torch where the file is a safetensors one."""
+        info = self._infos[name]
+        if info.file in self._pickled:
+            return self.read(name, index).numpy()
+        buffer, shape = self._bytes(info, index)
+        return buffer.view(NUMPY_NAMES[info.dtype]).reshape(shape)
+
+    def _bytes(self, info: TensorInfo, index: Index | None) -> tuple[np.ndarray, tuple[int, ...]]:
+        """The bytes of a part of a tensor, and its shape: one read per contiguous run."""
+        cut = [part.indices(size) for part, size in zip(index or (), info.shape, strict=False)]
+        cut += [(0, size, 1) for size in info.shape[len(cut) :]]
+        shape = tuple(max(0, stop - start) for start, stop, _ in cut)
+        width = DTYPE_BYTES[info.dtype]
+        buffer = np.empty(int(np.prod(shape, dtype=np.int64)) * width, dtype=np.uint8)
+        if buffer.size == 0:
+            return buffer, shape
+        row_bytes = int(np.prod(info.shape[1:], dtype=np.int64)) * width
+        first = info.offset + (cut[0][0] * row_bytes if cut else 0)
+        view = buffer.data
+        descriptor = os.open(self.directory / info.file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        try:
+            if shape[1:] == info.shape[1:]:
+                _read_exactly(descriptor, view, first, info.file)
+            else:  # a range of columns: [rows, columns] with a stride
+                part = shape[1] * width
+                first += cut[1][0] * width
+                for row in range(shape[0]):
+                    piece = view[row * part : (row + 1) * part]
+                    _read_exactly(descriptor, piece, first + row * row_bytes, info.file)
+        finally:
+            os.close(descriptor)
+        return buffer, shape
+
+
+def _read_exactly(descriptor: int, into: memoryview, offset: int, file: str) -> None:
+    """Fill `into` from `offset`; the kernel hands over at most 2 GiB a call."""
+    while into:
+        count = os.preadv(descriptor, [into], offset)
+        if count == 0:
+            raise SantagenError(f"{file} ended at byte {offset:,} while it was read.", AGAIN)
+        into, offset = into[count:], offset + count
 
 
 def open_checkpoint(directory: Path) -> TensorFiles:
-    """Choose and check the weight files of `directory`; raises SantagenError naming the file at fault."""
+    """Choose and check the weight files of `directory`; a SantagenError names the file at fault."""
     if not directory.is_dir():
-        raise SantagenError(f"{directory} is not a directory.", "Give the folder that holds config.json.")
+        raise SantagenError(
+            f"{directory} is not a directory.", "Give the folder that holds config.json."
+        )
     files = TensorFiles(directory)
-    for pattern, index_name, single, add in (
-        ("*.safetensors", "model.safetensors.index.json", "model.safetensors", _add_safetensors),
-        ("pytorch_model*.bin", "pytorch_model.bin.index.json", "pytorch_model.bin", _add_bin),
+    for pattern, single, add in (
+        ("*.safetensors", "model.safetensors", _add_safetensors),
+        ("pytorch_model*.bin", "pytorch_model.bin", _add_bin),
     ):
-        index = directory / index_name
-        found = sorted(directory.glob(pattern))
-        if index.is_file():
-            _add_sharded(files, index, add)
+        found = sorted(path.name for path in directory.glob(pattern) if path.is_file())
+        indexes = sorted(path.name for path in directory.glob(f"{pattern}.index.json"))
+        if single in found:  # as transformers does: the whole file before an index
+            found, indexes = [single], []
+        elif f"{single}.index.json" in indexes:
+            indexes = [f"{single}.index.json"]
+        if len(indexes) == 1:
+            _add_sharded(files, directory / indexes[0], add)
             return files
-        if len(found) > 1 and directory / single in found:
-            found = [directory / single]
-        if len(found) > 1:
+        if len(found) > 1 or len(indexes) > 1:
+            many = indexes or found
             raise SantagenError(
-                f"{directory} holds {len(found)} weight files ({found[0].name}, {found[1].name}, ...) and no "
-                f"{index_name}.",
-                "Add the index file, or leave one weight file.",
+                f"{directory} holds {len(many)} weight files ({many[0]}, {many[1]}, ...) and no "
+                f"{single}.index.json "
+                "to tell which belong together.",
+                "Download the index file too, or leave one weight file in the folder.",
             )
         if found:
-            add(files, found[0].name)
+            files._infos.update(add(files, found[0]))
             return files
     raise SantagenError(
         f"{directory} holds no weights (*.safetensors or pytorch_model*.bin).",
@@ -113,106 +150,87 @@ def open_checkpoint(directory: Path) -> TensorFiles:
 
 
 def _add_sharded(files: TensorFiles, index: Path, add: Any) -> None:
+    """Every tensor the index names, from the shard it names; also what a shard holds besides."""
     weight_map = read_json(index, f"download {index.name} again").get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
-        raise SantagenError(f"{index} has no usable weight_map.", AGAIN)
-    for shard in dict.fromkeys(weight_map.values()):
-        if shard != Path(shard).name or shard in ("", ".", ".."):
-            raise SantagenError(
-                f"{index.name} names the shard {shard!r}, which is not a plain file name.",
-                "Shards lie beside the index; don't trust this checkpoint.",
-            )
-        if not (files.directory / shard).is_file():
-            raise SantagenError(
-                f"{index.name} names the shard {shard}, which is not in {files.directory}.",
-                "Download the missing shard.",
-            )
-        add(files, shard)
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise SantagenError(f"{index.name} has no weight_map.", AGAIN)
+    shards: dict[str, dict[str, TensorInfo]] = {}
     for name, shard in weight_map.items():
-        if name not in files or files.info(name).file != shard:
-            if name == "transformer.wte.weight" and "lm_head.weight" in files:
-                continue  # a tie written down by its other name
-            raise SantagenError(
-                f"{index.name} says that {name} is in {shard}, but that shard does not hold it.",
-                "Index and shards are of different downloads: download both again.",
-            )
-
-
-def _add_safetensors(files: TensorFiles, file: str) -> None:
-    header, data_bytes = read_header(files.directory / file)
-    for name, entry in header.items():
-        if name == "__metadata__":
-            files.metadata.update({k: v for k, v in entry.items() if isinstance(v, str)})
+        if shard not in shards:
+            _check_shard_name(index, shard)
+            shards[shard] = add(files, shard)
+            for extra, info in shards[shard].items():
+                files._infos.setdefault(extra, info)
+        if name in shards[shard]:
+            files._infos[name] = shards[shard][name]
+    for name, shard in weight_map.items():
+        if name in shards[shard] or _tied_name_is_there(name, files):
             continue
-        files._infos[name] = _checked(file, name, entry, data_bytes)
-
-
-def read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """(parsed header, bytes of data behind it) of a safetensors file, with both checked against its size."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else -1
-        if not 2 <= length <= size - 8:
-            raise SantagenError(
-                f"{path.name} is not a safetensors file: its header would take {length:,} bytes and the file has "
-                f"{size:,}.",
-                AGAIN,
-            )
-        try:
-            header = json.loads(file.read(length))
-            if not isinstance(header, dict):
-                raise ValueError("no object")
-        except ValueError:
-            raise SantagenError(f"{path.name} is not a safetensors file: its header is not JSON.", AGAIN) from None
-    ends = []
-    for name, entry in header.items():
-        if name != "__metadata__":
-            offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-            if not (isinstance(offsets, list) and len(offsets) == 2):
-                raise SantagenError(f"{path.name} has no data offsets for {name}.", AGAIN)
-            ends.append(offsets[1])
-    wanted, there = max(ends, default=0), size - 8 - length
-    if wanted > there:
         raise SantagenError(
-            f"{path.name} is cut short: its header describes {wanted + 8 + length:,} bytes and the file has {size:,}.",
-            AGAIN,
+            f"{index.name} says that {name} is in {shard}, but that shard does not hold it.",
+            "Index and shards are of different downloads: download both again.",
         )
-    return header, there
 
 
-def _checked(file: str, name: str, entry: dict[str, Any], data_bytes: int) -> TensorInfo:
-    dtype, shape = entry.get("dtype"), entry.get("shape")
-    begin, end = entry["data_offsets"]
-    if dtype not in DTYPE_BYTES or not isinstance(shape, list):
-        raise SantagenError(f"{file} gives {name} the unknown dtype {dtype!r}.", "Convert it to bfloat16.")
-    info = TensorInfo(dtype, tuple(shape), file)
-    if end - begin != info.nbytes or begin < 0:
+def _check_shard_name(index: Path, shard: Any) -> None:
+    plain = isinstance(shard, str) and shard not in ("", ".", "..") and "\\" not in shard
+    if not plain or Path(shard).name != shard:
         raise SantagenError(
-            f"{file} gives {name} {end - begin:,} bytes, but {dtype} {list(shape)} takes {info.nbytes:,}.", AGAIN
+            f"{index.name} names the shard {shard!r}, which is not a plain file name.",
+            "Shards lie beside the index: don't use this checkpoint unless you trust its source.",
         )
-    return info
+    if not (index.parent / shard).is_file():
+        raise SantagenError(
+            f"{index.name} names the shard {shard}, which is not in {index.parent}.",
+            "Download the missing shard.",
+        )
 
 
-def _add_bin(files: TensorFiles, file: str) -> None:
+def _tied_name_is_there(name: str, files: TensorFiles) -> bool:
+    """Some indexes list both names of a tied embedding where the shards hold one of them.
+
+    Whether the head may be tied is layout.py's question.
+    """
+    embedding = [
+        n for n in ("transformer.wte.weight", "wte.weight", "lm_head.weight") if n in files
+    ]
+    return name.endswith(("wte.weight", "lm_head.weight")) and bool(embedding)
+
+
+def _add_safetensors(files: TensorFiles, file: str) -> dict[str, TensorInfo]:
+    tensors, metadata = read_header(files.directory / file)
+    files.metadata.update(metadata)
+    return tensors
+
+
+def _add_bin(files: TensorFiles, file: str) -> dict[str, TensorInfo]:
     import torch
 
-    names = {
-        torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-        torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
-        torch.uint8: "U8", torch.bool: "BOOL",
-    }
     path = files.directory / file
+    with path.open("rb") as start:
+        mappable = start.read(4) == b"PK\x03\x04"  # files of torch < 1.6 can't be mapped
     try:
-        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=mappable)
     except Exception as error:  # torch raises many kinds for a damaged or hostile pickle
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
         raise SantagenError(
-            f"{file} ({path.stat().st_size:,} bytes) can't be read as plain tensors: {str(error).splitlines()[0][:200]}.",
-            "Download it again, or convert it to safetensors.",
+            f"{file} ({path.stat().st_size:,} bytes) is cut short or not a file of plain tensors: "
+            f"{reason}",
+            "Download it again, or take the safetensors files of the model.",
         ) from None
-    if not isinstance(tensors, dict):
-        raise SantagenError(f"{file} holds no table of tensors.", "Convert it to safetensors.")
-    tensors = {k: v for k, v in tensors.items() if isinstance(v, torch.Tensor)}
-    files._bins[file] = tensors
-    for name, tensor in tensors.items():
-        files._infos[name] = TensorInfo(names.get(tensor.dtype, "F32"), tuple(tensor.shape), file)
+    if not isinstance(loaded, Mapping):
+        raise SantagenError(
+            f"{file} holds no table of tensors.", "Take a file that save_pretrained wrote."
+        )
+    names = {getattr(torch, v): k for k, v in TORCH_NAMES.items()}
+    infos = {}
+    for name, tensor in loaded.items():
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in names:
+            what = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            raise SantagenError(
+                f"{file} holds {name}, which is {what} and no tensor santagen reads.",
+                "Take a file that save_pretrained wrote, not a training checkpoint.",
+            )
+        infos[name] = TensorInfo(names[tensor.dtype], tuple(tensor.shape), file)
+    files._pickled[file] = loaded
+    return infos

@@ -1,7 +1,8 @@
-"""From what the user calls a model to a directory on disk: the bundled model, a local folder, or a hub id.
+"""From what the user calls a model to a directory: the bundled model, a folder, or a hub id.
 
-The hub is reached through huggingface_hub alone, which honours HF_HOME, HF_HUB_OFFLINE and HF_TOKEN; it is imported only
-when a hub id is given. Downloads data files only: no code of a repository is ever fetched or run.
+The hub is reached through huggingface_hub alone, which honours HF_HOME, HF_HUB_OFFLINE and
+HF_TOKEN; it is imported only when a hub id is given. Downloads data files only: no code of a
+repository is ever fetched or run, and a token is never part of a message.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from pathlib import Path
 
 from santagen.errors import SantagenError
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-SMALL_FILES = ["*.json", "tokenizer*", "vocab*", "merges.txt", "*.model"]
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+SMALL_FILES = ["*.json", "tokenizer*", "vocab*", "merges.txt"]
+SETTINGS = ("config.json", "generation_config.json", "quantize_config.json")
 SAMPLE_BYTES = 65536
+SAMPLES = 8
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model lies. `revision` is the commit that the hub resolved, None for local folders."""
+    """Where a model lies. `revision` is the commit the hub resolved, None for local folders."""
 
     path: Path
     name: str
@@ -36,81 +39,107 @@ def bundled_model() -> Path:
 def resolve_model(
     model: str | None, *, revision: str | None = None, token: str | None = None
 ) -> ModelSource:
-    """The directory of `model` (None: the bundled one), downloaded if it is a hub id that is not cached."""
+    """The directory of `model` (None: the bundled one), downloaded if it is an uncached hub id.
+
+    A folder of that name wins over the hub. Raises SantagenError where there is neither.
+    """
+    path = Path(model).expanduser() if model else None
+    if revision is not None and (path is None or path.exists()):
+        what = "the bundled model" if path is None else f"the local folder {model}"
+        raise SantagenError(
+            f"The revision {revision} was given with {what}, which has no revisions.",
+            "Leave the revision out, or name a hub model.",
+        )
     if model is None:
         return ModelSource(bundled_model(), "santagen-tiny (bundled)", bundled=True)
-    path = Path(model).expanduser()
-    if path.is_dir():
-        if revision is not None:
-            raise SantagenError(
-                f"--revision {revision} was given with the local folder {model}.", "Leave --revision out."
-            )
+    if path is not None and path.is_dir():
         return ModelSource(path, model)
-    if path.is_file():
-        raise SantagenError(f"{model} is a file.", "Give the folder that holds it, beside config.json.")
-    looks_local = model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model
-    if looks_local or ".." in model or not HUB_ID.fullmatch(model):
+    if path is not None and path.exists():
         raise SantagenError(
-            f"There is no model folder {model}.", "Give an existing folder, or a hub id such as bigcode/santacoder."
+            f"{model} is a file, not a model folder.",
+            "Give the folder that holds it, beside config.json.",
+        )
+    if ".." in model or not HUB_ID.fullmatch(model):  # so also anything that looks like a path
+        raise SantagenError(
+            f"There is no model folder {model!r}.",
+            "Give an existing folder, or a hub id such as bigcode/santacoder.",
         )
     return _download(model, revision, token)
 
 
 def _download(model: str, revision: str | None, token: str | None) -> ModelSource:
-    from huggingface_hub import HfApi, constants, snapshot_download
-    from huggingface_hub import errors as hub_errors
+    from huggingface_hub import constants
+    from huggingface_hub import errors as hub
 
-    offline = constants.HF_HUB_OFFLINE
     try:
-        weights = ["*.safetensors"]
-        if not offline:
-            names = HfApi(token=token).list_repo_files(model, revision=revision)
-            if not any(name.endswith(".safetensors") for name in names):
-                weights = ["pytorch_model*.bin"]
-        else:
-            weights += ["pytorch_model*.bin"]
-        folder = snapshot_download(
-            model, revision=revision, token=token, allow_patterns=[*SMALL_FILES, *weights]
-        )
-    except hub_errors.GatedRepoError:
+        folder = _fetch(model, "*.safetensors", revision, token)
+        if not any(folder.glob("*.safetensors")):
+            folder = _fetch(model, "pytorch_model*.bin*", revision, token)
+    except hub.GatedRepoError:
         raise SantagenError(
             f"{model} is gated: its owner asks you to accept terms first.",
             "Accept them on the model's page, then give --hf-token or set HF_TOKEN.",
         ) from None
-    except hub_errors.RevisionNotFoundError:
-        raise SantagenError(f"{model} has no revision {revision!r}.", "Check --revision.") from None
-    except hub_errors.RepositoryNotFoundError:
+    except hub.RevisionNotFoundError:
         raise SantagenError(
-            f"There is no folder {model} here and no such model on the hub (or it is private).",
+            f"The hub model {model} has no revision {revision!r}.",
+            "Check the name of the branch, tag or commit.",
+        ) from None
+    except hub.RepositoryNotFoundError:
+        raise SantagenError(
+            f"There is no folder {model} here and no such model on the hub, or it is private.",
             "Check the name; for a private model give --hf-token or set HF_TOKEN.",
         ) from None
-    except hub_errors.LocalEntryNotFoundError:
-        why = "HF_HUB_OFFLINE is set" if offline else "the hub can't be reached"
+    except (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled):
+        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub can't be reached"
+        at = f" at revision {revision}" if revision else ""
         raise SantagenError(
-            f"{model} is neither a folder here nor in the hub's cache, and {why}.",
+            f"{model} is neither a folder here nor complete in the hub's cache{at}, and {why}.",
             "Give a local folder, or download the model once with network access.",
         ) from None
-    except (OSError, hub_errors.HfHubHTTPError, hub_errors.HFValidationError, RuntimeError, ValueError) as error:
+    except Exception as error:  # any HTTP client's error, a full disk, a bad name: all end the run
+        reason = (str(error).strip() or "no details").splitlines()[0][:200]
+        if token:
+            reason = reason.replace(token, "***")
         raise SantagenError(
-            f"{model} is no folder here and could not be fetched from the hub ({type(error).__name__}).",
-            "Check the name and the network, or give a local folder.",
-        ) from None
-    commit = Path(folder).name
-    return ModelSource(Path(folder), model, revision=commit)
+            f"{model} could not be fetched from the hub ({type(error).__name__}: {reason}).",
+            "Check the name, the network and the disk space, or give a local folder.",
+        ) from error
+    return ModelSource(folder, model, revision=folder.name)
+
+
+def _fetch(model: str, weights: str, revision: str | None, token: str | None) -> Path:
+    """The snapshot folder with the small files and those weights, without its subfolders."""
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(
+            model,
+            revision=revision,
+            token=token,
+            allow_patterns=[*SMALL_FILES, weights],
+            ignore_patterns=["*/*"],
+        )
+    )
 
 
 def model_fingerprint(path: Path) -> str:
-    """SHA-256 of config.json and of every weight file's name, size, start and end; the folder's name is left out."""
+    """SHA-256 of the settings files and of every weight file's name, size, start and samples.
+
+    Cheap on any size of model: reads at most half a MiB of a file. The folder's own name is not
+    part of it.
+    """
     digest = hashlib.sha256()
-    config = path / "config.json"
-    if config.is_file():
-        digest.update(config.read_bytes())
-    weights = [*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin"), *path.glob("*.index.json")]
+    for name in SETTINGS:
+        if (path / name).is_file():
+            digest.update(f"\0{name}\0".encode() + (path / name).read_bytes())
+    weights = [*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin")]
     for file in sorted(weights, key=lambda f: f.name):
         size = file.stat().st_size
         digest.update(f"\0{file.name}\0{size}\0".encode())
+        last = max(0, size - SAMPLE_BYTES)
         with file.open("rb") as handle:
-            for start in sorted({0, size // 3, 2 * size // 3, max(0, size - SAMPLE_BYTES)}):
+            for start in sorted({last * i // (SAMPLES - 1) for i in range(SAMPLES)}):
                 handle.seek(start)
                 digest.update(handle.read(SAMPLE_BYTES))
     return digest.hexdigest()

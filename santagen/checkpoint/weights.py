@@ -1,7 +1,8 @@
-"""The weights as the model asks for them: Linear orientation, this rank's slices, the run's dtype and device.
+"""The weights as the model asks for them: Linear, this rank's slices, the run's dtype and device.
 
-Reads each tensor (or the part this rank needs) when it is asked for and frees the file's copy at once, so the peak of
-host memory is about one tensor above the model. What the file calls and transposes is hidden here.
+Reads each tensor (or the part this rank needs) when it is asked for and frees the file's copy at
+once, so the peak of host memory is about one tensor above the model. What the file calls and
+transposes is hidden here.
 """
 
 from __future__ import annotations
@@ -13,16 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from santagen.checkpoint.gptq import GPTQSettings, check_modules, dequantise, find_settings
-from santagen.checkpoint.layout import ROOT, Layout, decide_layout
-from santagen.checkpoint.reader import TensorFiles, open_checkpoint
+from santagen.checkpoint.gptq import GPTQLinear, GPTQSettings, read_layer
+from santagen.checkpoint.inspection import inspect_checkpoint
+from santagen.checkpoint.layout import ROOT, Layout, linear_shape
+from santagen.checkpoint.reader import TensorFiles
 from santagen.config import ModelConfig
 
-Ranges = Sequence[tuple[int, int]]
+Range = tuple[int, int]
+Ranges = Sequence[Range]
 
 
 class Weights:
-    """Rank `rank` of `world_size` of one checkpoint. `notes` are remarks for the user (a label overruled, say)."""
+    """Rank `rank` of `world_size` of one checkpoint.
+
+    `notes` are remarks for the user, such as a label that the values overruled.
+    """
 
     def __init__(
         self,
@@ -43,6 +49,11 @@ class Weights:
         self.rank, self.world_size, self.process_group = rank, world_size, process_group
         self.notes: list[str] = list(quantization.notes) if quantization is not None else []
 
+    @property
+    def head_weight_name(self) -> str:
+        """The embedding of a tied model, lm_head.weight otherwise."""
+        return self.layout.head_weight_name
+
     def get_tensor(self, name: str) -> Tensor:
         """A whole tensor, such as a norm's weight."""
         return self._place(self.files.read(self.layout.stored(name)))
@@ -51,83 +62,132 @@ class Weights:
         """Rows [start, stop) of an embedding; rows past its end are zeros."""
         stored = self.layout.stored(name)
         rows, width = self.files.info(stored).shape
-        inside = min(stop, rows)
-        if start >= inside:
-            return torch.zeros(stop - start, width, dtype=self.dtype, device=self.device)
+        inside = max(start, min(stop, rows))
         part = self._place(self.files.read(stored, (slice(start, inside),)))
-        missing = stop - inside
-        return torch.nn.functional.pad(part, (0, 0, 0, missing)) if missing else part
+        if inside == stop:
+            return part
+        missing = torch.zeros(stop - inside, width, dtype=self.dtype, device=self.device)
+        return torch.cat([part, missing])
 
     def get_linear(
-        self, prefix: str, *, out: Ranges | None = None, inp: tuple[int, int] | None = None
+        self, prefix: str, *, out: Ranges | None = None, inp: Range | None = None
     ) -> tuple[Tensor, Tensor]:
         """(weight [out, in], bias [out]) of a layer such as transformer.h.0.attn.c_attn.
 
-        `out` lists row ranges to keep, `inp` a column range. c_attn is always Q, then K, then V, whether the
-        file fuses it, splits it into q_attn and kv_attn, or interleaves its heads.
+        `out` lists output ranges to keep, in this order, `inp` an input range. c_attn is always Q,
+        then K, then V, whether the file fuses it, splits it or interleaves its heads. GPTQ layers
+        are dequantised.
         """
-        head, _, leaf = prefix.rpartition(".")
-        if self.layout.split and leaf == "c_attn":
-            return self._joined(head, out, inp)
-        if leaf == "c_attn" and not self.config.multi_query:
-            return self._deinterleaved(prefix, out)
-        weight = self._matrix(prefix, out, inp)
-        bias = self.files.read(self.layout.stored(f"{prefix}.bias"))
-        if out is not None:
-            bias = torch.cat([bias[start:stop] for start, stop in out])
-        return weight, self._place(bias)
-
-    def _matrix(self, prefix: str, out: Ranges | None, inp: tuple[int, int] | None) -> Tensor:
-        """[out, in] of one stored layer."""
         if self.quantization is not None:
-            weight = dequantise(self.files, self.layout.stored(prefix), self.quantization)
-            weight = weight if inp is None else weight[:, inp[0] : inp[1]]
-            if out is not None:
-                weight = torch.cat([weight[start:stop] for start, stop in out])
-            return self._place(weight)
-        stored = self.layout.stored(f"{prefix}.weight")
-        columns = slice(None) if inp is None else slice(*inp)
-        parts = []
-        for rows in [slice(None)] if out is None else [slice(*pair) for pair in out]:
-            if self.layout.transposed:
-                parts.append(self.files.read(stored, (columns, rows)).t())
+            layers = self.get_gptq(prefix, out=out, inp=inp)
+            parts = [layer.dequantize(self.dtype) for layer in layers]
+        elif self._interleaved(prefix):
+            parts = [self._read_float(prefix, None, inp)[self._head_order(out)]]
+        else:
+            parts = [self._read_float(*piece, inp) for piece in self._pieces(prefix, out)]
+        weight = self._place(parts[0] if len(parts) == 1 else torch.cat(parts))
+        return weight, self.get_bias(prefix, out)
+
+    def get_bias(self, prefix: str, out: Ranges | None = None) -> Tensor:
+        """The bias [out] of a layer, in the order of `get_linear`'s rows."""
+        if self._interleaved(prefix):
+            bias = self.files.read(self.layout.stored(f"{prefix}.bias"))
+            return self._place(bias[self._head_order(out)])
+        parts = [
+            self.files.read(self.layout.stored(f"{base}.bias"), (slice(*part),))
+            for base, part in self._pieces(prefix, out)
+        ]
+        return self._place(torch.cat(parts))
+
+    def get_gptq(
+        self, prefix: str, *, out: Ranges | None = None, inp: Range | None = None
+    ) -> list[GPTQLinear]:
+        """A quantised layer's integers, its ranges joined along the outputs; the bias is not in it.
+
+        One element; two where the file splits q_attn and kv_attn and they group their inputs
+        differently.
+        """
+        if self._interleaved(prefix):
+            whole = self._read_gptq(prefix, None, inp)
+            order = self._head_order(out).to(self.device)
+            return [_columns(whole, order)]
+        joined: list[GPTQLinear] = []
+        for base, part in self._pieces(prefix, out):
+            layer = self._read_gptq(base, part, inp)
+            if joined and torch.equal(joined[-1].g_idx, layer.g_idx):
+                joined[-1] = _join(joined[-1], layer)
             else:
-                parts.append(self.files.read(stored, (rows, columns)))
-        return self._place(parts[0] if len(parts) == 1 else torch.cat(parts))
+                joined.append(layer)
+        return joined
 
-    def _joined(
-        self, head: str, out: Ranges | None, inp: tuple[int, int] | None
-    ) -> tuple[Tensor, Tensor]:
-        """c_attn from q_attn and kv_attn: each range lies in one of them, or is cut at their seam."""
-        seam = self.config.n_embd
-        total = seam + 2 * self.config.n_kv_head * self.config.head_dim
-        weights, biases = [], []
+    def _read_gptq(self, base: str, out: Range | None, inp: Range | None) -> GPTQLinear:
+        assert self.quantization is not None, f"{base} is not quantised"
+        stored = self.layout.stored(base)
+        return read_layer(
+            self.files, stored, self.quantization, out=out, inp=inp, device=self.device
+        )
+
+    def _read_float(self, base: str, out: Range | None, inp: Range | None) -> Tensor:
+        """[out, in] of one stored layer, in the file's dtype."""
+        stored = self.layout.stored(f"{base}.weight")
+        rows, columns = (slice(None) if part is None else slice(*part) for part in (out, inp))
+        if self.layout.transposed:
+            return self.files.read(stored, (columns, rows)).t()
+        return self.files.read(stored, (rows, columns))
+
+    def _pieces(self, prefix: str, out: Ranges | None) -> list[tuple[str, Range]]:
+        """The stored layers and row ranges that make up the ranges `out` of a logical layer.
+
+        Ranges that touch are read as one; in a split file c_attn's are cut at the seam of q_attn
+        and kv_attn.
+        """
+        module = ".".join(prefix.rsplit(".", 2)[-2:])
+        total = linear_shape(self.config, module)[0]
+        ranges: list[Range] = []
         for start, stop in out if out is not None else [(0, total)]:
-            for name, first, last, base in (
-                ("q_attn", start, min(stop, seam), 0),
-                ("kv_attn", max(start, seam), stop, seam),
-            ):
-                if first < last:
-                    part = (first - base, last - base)
-                    weights.append(self._matrix(f"{head}.{name}", [part], inp))
-                    bias = self.files.read(self.layout.stored(f"{head}.{name}.bias"))
-                    biases.append(self._place(bias[part[0] : part[1]]))
-        return torch.cat(weights), torch.cat(biases)
+            if ranges and ranges[-1][1] == start:
+                start = ranges.pop()[0]
+            ranges.append((start, stop))
+        if module != "attn.c_attn" or not self.layout.split:
+            return [(prefix, part) for part in ranges]
+        head, seam = prefix.removesuffix("c_attn"), self.config.n_embd
+        pieces = []
+        for start, stop in ranges:
+            if start < seam:
+                pieces.append((f"{head}q_attn", (start, min(stop, seam))))
+            if stop > seam:
+                pieces.append((f"{head}kv_attn", (max(start, seam) - seam, stop - seam)))
+        return pieces
 
-    def _deinterleaved(self, prefix: str, out: Ranges | None) -> tuple[Tensor, Tensor]:
-        """multi_query false: rows lie as n_head x [q, k, v]; the model wants all q, all k, all v."""
+    def _interleaved(self, prefix: str) -> bool:
+        return prefix.endswith("c_attn") and not self.config.multi_query
+
+    def _head_order(self, out: Ranges | None) -> Tensor:
+        """Rows of an interleaved file, n_head x [q, k, v], in the order all q, all k, all v."""
         heads, size = self.config.n_head, self.config.head_dim
         order = torch.arange(3 * heads * size).view(heads, 3, size).transpose(0, 1).reshape(-1)
-        if out is not None:
-            order = torch.cat([order[start:stop] for start, stop in out])
-        weight = self._matrix(prefix, None, None).index_select(0, order.to(self.device))
-        bias = self.files.read(self.layout.stored(f"{prefix}.bias"))[order]
-        return weight, self._place(bias)
+        return order if out is None else torch.cat([order[start:stop] for start, stop in out])
 
     def _place(self, tensor: Tensor) -> Tensor:
-        """To the run's dtype and device, as memory of its own (a slice must not keep a file mapped)."""
-        placed = tensor.to(device=self.device, dtype=self.dtype)
-        return placed.clone(memory_format=torch.contiguous_format) if placed is tensor else placed.contiguous()
+        """To the run's dtype and device, in memory of its own."""
+        return tensor.to(device=self.device, dtype=self.dtype).contiguous()
+
+
+def _join(one: GPTQLinear, two: GPTQLinear) -> GPTQLinear:
+    """Two layers of the same inputs and groups, side by side."""
+    codes, zeros, scales = (
+        torch.cat([getattr(one, part), getattr(two, part)], dim=1)
+        for part in ("codes", "zeros", "scales")
+    )
+    return GPTQLinear(codes, zeros, scales, one.g_idx, one.bits, one.group_size, one.first_input)
+
+
+def _columns(layer: GPTQLinear, order: Tensor) -> GPTQLinear:
+    """The outputs `order` of a layer."""
+    codes, zeros, scales = (part[:, order] for part in (layer.codes, layer.zeros, layer.scales))
+    return GPTQLinear(
+        codes, zeros, scales, layer.g_idx, layer.bits, layer.group_size, layer.first_input
+    )
 
 
 def open_weights(
@@ -140,24 +200,12 @@ def open_weights(
     world_size: int = 1,
     process_group: Any = None,
 ) -> Weights:
-    """Open and check a checkpoint. Everything that headers can tell is checked before any weight is read."""
+    """Open a checkpoint; all that headers can tell is checked before any weight is read."""
     files, layout, settings = inspect_checkpoint(directory, config)
     return Weights(
         files, config, layout, dtype=dtype, device=device, quantization=settings, rank=rank,
         world_size=world_size, process_group=process_group,
-    )
-
-
-def inspect_checkpoint(
-    directory: Path, config: ModelConfig
-) -> tuple[TensorFiles, Layout, GPTQSettings | None]:
-    """Files, layout and quantisation of a checkpoint, checked; raises SantagenError for what can't run."""
-    files = open_checkpoint(directory)
-    settings = find_settings(directory, config, files)
-    layout = decide_layout(files, config)
-    if settings is not None:
-        settings = check_modules(files, config, layout, settings)
-    return files, layout, settings
+    )  # fmt: skip
 
 
 __all__ = ["ROOT", "Weights", "inspect_checkpoint", "open_weights"]

@@ -1,0 +1,214 @@
+"""The GPTQ settings of a checkpoint: where they stand, and what is refused by name.
+
+They come from config.json (quantization_config), quantize_config.json and the scalar tensors
+gptq_bits and gptq_groupsize; those that disagree are refused. Needs no torch; whether the tensors
+fit is gptq_checks.py's question.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from santagen.checkpoint.reader import TensorFiles
+from santagen.config import ModelConfig, read_json
+from santagen.errors import SantagenError
+
+BITS = (2, 3, 4, 8)
+COMPARED = ("bits", "group_size", "desc_act", "sym", "checkpoint_format")
+TENSORS = "the tensors gptq_bits and gptq_groupsize"
+ONE_PLACE = "Take settings and weights from the same place."
+TAKE_GPTQ = "Take a GPTQ file of the model, or its float weights."
+REFUSED_METHODS = {
+    "awq": "Quantise the float weights with GPTQ instead, or run them as they are.",
+    "bitsandbytes": "Run the float weights: santagen does not quantise on load.",
+    "marlin": "Take the ordinary GPTQ file of the model.",
+    "gptq_marlin": "Take the ordinary GPTQ file of the model.",
+    "fp8": "Run the bfloat16 weights.",
+    **dict.fromkeys(
+        ("exl2", "exl3", "hqq", "aqlm", "quanto", "eetq", "vptq", "quip", "spqr", "higgs"),
+        TAKE_GPTQ,
+    ),
+    **dict.fromkeys(("compressed-tensors", "auto-round", "intel/auto-round", "torchao"), TAKE_GPTQ),
+}
+
+
+@dataclass(frozen=True)
+class GPTQSettings:
+    """How every quantised layer is packed.
+
+    group_size is in inputs, -1 for one group. `zero_rule` says how z is stored: v1, v1-word or v2
+    (see gptq.py). `source` names where the settings stood, `notes` what the user should know (a
+    label overruled by the values).
+    """
+
+    bits: int
+    group_size: int
+    desc_act: bool
+    sym: bool
+    zero_rule: str
+    source: str
+    notes: tuple[str, ...] = ()
+
+    def groups(self, inputs: int) -> int:
+        return 1 if self.group_size == -1 else -(-inputs // self.group_size)
+
+
+def find_settings(directory: Path, config: ModelConfig, files: TensorFiles) -> GPTQSettings | None:
+    """The GPTQ settings of a checkpoint, None for a float one; raises for any other method."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    inline = config.raw.get("quantization_config")
+    if isinstance(inline, dict):
+        found.append(("config.json", inline))
+    path = directory / "quantize_config.json"
+    if path.is_file():
+        found.append(("quantize_config.json", read_json(path, "download it again")))
+    for where, settings in found:
+        _refuse_other_methods(where, settings)
+    _refuse_old_forms(files)
+    scalars = _scalar_settings(files)
+    if scalars:
+        found.append((TENSORS, scalars))
+    quantised = any(name.endswith(".qweight") for name in files.names())
+    if not found:
+        if quantised:
+            raise SantagenError(
+                f"{directory.name} holds GPTQ tensors, but neither config.json "
+                "(quantization_config) nor "
+                "quantize_config.json says with what bits and group_size.",
+                "Add the quantize_config.json that the quantising tool wrote.",
+            )
+        return None
+    if not quantised:
+        raise SantagenError(
+            f"{found[0][0]} has GPTQ settings, but the weights of {directory.name} are not "
+            "quantised "
+            "(no tensor is named .qweight).",
+            "Take settings and weights from the same place, or remove the settings.",
+        )
+    found = [(where, _flattened(where, settings)) for where, settings in found]
+    _refuse_conflicts(found)
+    return _merged(found)
+
+
+def _refuse_other_methods(where: str, settings: dict[str, Any]) -> None:
+    method = str(settings.get("quant_method") or settings.get("method") or "gptq").lower()
+    forms = [str(settings.get(key) or "gptq").lower() for key in ("checkpoint_format", "format")]
+    if settings.get("is_marlin_format"):
+        method = "marlin"
+    elif settings.get("load_in_8bit") or settings.get("load_in_4bit"):
+        method = "bitsandbytes"
+    for name in (method, *forms):
+        if name in REFUSED_METHODS:
+            raise SantagenError(
+                f"{where} says the weights are quantised as {name}, which santagen does not read.",
+                REFUSED_METHODS[name],
+            )
+    if method != "gptq":
+        raise SantagenError(
+            f"{where} has quant_method {method!r}, which santagen does not read.", TAKE_GPTQ
+        )
+    for form in forms:
+        if form not in ("gptq", "gptq_v2"):
+            raise SantagenError(
+                f"{where} has checkpoint_format {form!r}, which packs values in an order santagen "
+                "does not read.",
+                "Quantise with checkpoint_format gptq or gptq_v2.",
+            )
+    for key, what in (
+        ("dynamic", "settings that differ by module"),
+        ("lm_head", "a quantised lm_head"),
+    ):
+        if settings.get(key):
+            raise SantagenError(
+                f"{where} has {key} set ({what}), which santagen does not read.",
+                f"Quantise every layer alike, without {key}.",
+            )
+    if str(settings.get("pack_dtype") or "int32") != "int32":
+        raise SantagenError(
+            f"{where} has pack_dtype {settings['pack_dtype']!r}; santagen reads int32.",
+            "Quantise with pack_dtype int32.",
+        )
+
+
+def _refuse_old_forms(files: TensorFiles) -> None:
+    for name, info in files.infos():
+        part = name.rpartition(".")[2]
+        if part == "zeros":
+            raise SantagenError(
+                f"{name} in {info.file} is of the GPTQ form before April 2023 (zeros in place of "
+                "qzeros).",
+                "Quantise the model again with a current GPTQ tool.",
+            )
+        if part in ("qweight", "qzeros") and info.dtype != "I32":
+            raise SantagenError(
+                f"{name} in {info.file} is {info.dtype}: {part} not packed into int32 is a form "
+                "that santagen "
+                "does not read.",
+                "Quantise the model again with a current GPTQ tool.",
+            )
+
+
+def _scalar_settings(files: TensorFiles) -> dict[str, Any]:
+    keys = {"gptq_bits": "bits", "gptq_groupsize": "group_size"}
+    found = {}
+    for name, key in keys.items():
+        if name in files:
+            values = files.read_array(name).reshape(-1)
+            if len(values) != 1 or int(values[0]) != values[0]:
+                raise SantagenError(
+                    f"The tensor {name} is {values.tolist()}, not one number.", ONE_PLACE
+                )
+            found[key] = int(values[0])
+    return found
+
+
+def _flattened(where: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """With `format`, gptqmodel's second name of checkpoint_format, under the usual name."""
+    one, two = settings.get("checkpoint_format"), settings.get("format")
+    if one and two and one != two:
+        raise SantagenError(
+            f"{where} says checkpoint_format {one} and format {two}.",
+            "Keep the one that belongs to the weights.",
+        )
+    return {**settings, "checkpoint_format": one or two}
+
+
+def _refuse_conflicts(found: list[tuple[str, dict[str, Any]]]) -> None:
+    for i, (first, one) in enumerate(found):
+        for second, two in found[i + 1 :]:
+            for key in COMPARED:
+                a, b = one.get(key), two.get(key)
+                if a is not None and b is not None and a != b:
+                    raise SantagenError(
+                        f"{first} says {key} {a} and {second} "
+                        f"{'say' if second == TENSORS else 'says'} {key} {b}.",
+                        "Keep the one that belongs to the weights.",
+                    )
+
+
+def _merged(found: list[tuple[str, dict[str, Any]]]) -> GPTQSettings:
+    where = " and ".join(name for name, _ in found)
+    merged: dict[str, Any] = {}
+    for _, settings in reversed(found):
+        merged |= {key: value for key, value in settings.items() if value is not None}
+    bits, group = merged.get("bits"), merged.get("group_size", -1)
+    if type(bits) is not int or bits not in BITS:
+        raise SantagenError(
+            f"{where} has bits {bits!r}; santagen reads {', '.join(map(str, BITS))}.",
+            "Quantise with 4 or 8 bits.",
+        )
+    if type(group) is not int or (group != -1 and group < 1):
+        raise SantagenError(
+            f"{where} has group_size {group!r}; it must be -1 or above 0.", ONE_PLACE
+        )
+    sym = bool(merged.get("sym", True))
+    meta = merged.get("meta")
+    tools = meta.get("quantizer") if isinstance(meta, dict) else None
+    tools = tools if isinstance(tools, list) else [tools]
+    by_word = any(str(tool).lower().startswith("gptqmodel") for tool in tools)
+    rule = "v1-word" if by_word and not sym and bits != 3 else "v1"
+    if merged.get("checkpoint_format") == "gptq_v2":
+        rule = "v2"
+    return GPTQSettings(bits, group, bool(merged.get("desc_act", False)), sym, rule, where)
