@@ -40,8 +40,10 @@ class Tally:
         if tokens <= 0 or seconds <= 0:
             return None
         mean = self.tokens_of_done / self.samples_done if self.samples_done else self.max_tokens
-        expected = mean * self.samples_wanted
-        return max(expected - tokens, 0.0) * seconds / tokens
+        expected = mean * self.samples_wanted - tokens
+        # The short ones finish first: what still runs at the end is longer than the mean so far.
+        at_least = mean / 2 * (self.samples_wanted - self.samples_done)
+        return max(expected, at_least) * seconds / tokens
 
 
 def duration(seconds: float | None) -> str:

@@ -17,6 +17,9 @@ def test_time_left_follows_the_limit_until_a_sample_has_finished() -> None:
     tally.add(20)
     tally.add(40)
     assert tally.seconds_left(100, 1.0) == pytest.approx(2.0)  # 10 * 30 - 100 at 100 a second
+    # Eight still run although the others were short: half a mean length each.
+    assert tally.seconds_left(1000, 1.0) == pytest.approx(0.12)
+    tally.samples_done = 10
     assert tally.seconds_left(1000, 1.0) == 0.0
 
 
