@@ -153,9 +153,8 @@ class Job:
             stats = self._generate(writer) if self.tally.samples_wanted else {}
             with self.interrupts.shielded():
                 seconds = time.monotonic() - started
-                rate = stats.get("generated_tokens", 0) / seconds
                 rows = ((row.row_id, row.number) for row in self.inputs.prompts)
-                writer.finish(rows, {"seconds": seconds, "tokens_per_second": rate, **stats})
+                writer.finish(rows, {"seconds": seconds, **stats})
         except KeyboardInterrupt:
             writer.close()
             self._say_interrupted()
@@ -209,6 +208,7 @@ class Job:
         for line in llm.describe():
             self.console.say(line)
         stats = llm.engine.stats
+        started = time.monotonic()
         with Progress(self.tally, lambda: stats.generated_tokens, self._show_progress()):
             for result in llm.engine.run(self._requests(llm, writer)):
                 with self.interrupts.shielded():
@@ -217,7 +217,10 @@ class Job:
                         self.tally.add(result.generated_tokens)
                     else:
                         self._fail(writer, result)
-        return dataclasses.asdict(stats)
+        seconds = time.monotonic() - started
+        rate = stats.generated_tokens / seconds
+        timing = {"generation_seconds": seconds, "tokens_per_second": rate}
+        return {**dataclasses.asdict(stats), **timing}
 
     def _requests(self, llm: LLM, writer: OutputWriter) -> Iterator[Request | RowFailure]:
         """Tokenised as the engine asks for them."""
@@ -267,7 +270,7 @@ class Job:
     def _say_finished(self, seconds: float, stats: dict[str, Any]) -> None:
         tally, output = self.tally, self.output
         tokens = stats.get("generated_tokens", 0)
-        rate = f", {tokens / seconds:,.0f} tok/s" if tokens else ""
+        rate = f", {stats['tokens_per_second']:,.0f} tok/s" if tokens else ""
         self.console.say(
             f"{tally.samples_done} samples, {tokens:,} tokens in {seconds:.1f} s{rate}"
             + (f", written to {output}" if output else "")

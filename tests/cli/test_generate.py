@@ -38,7 +38,9 @@ def test_output_is_in_input_order_with_a_manifest(cli: Cli, prompts: Path, outpu
     assert (to_file.code, to_file.out) == (0, "")
     assert [row["task_id"] for row in read_jsonl(output)] == ["add", "square", "is_even"]
     manifest = Path(f"{output}.manifest.json").read_text()
-    assert json.loads(manifest)
+    run = json.loads(manifest)["run"]
+    assert run["generated_tokens"] > 0 and 0 < run["generation_seconds"] < run["seconds"]
+    assert json.loads(manifest)["versions"]["torch"]
     assert "hf_secret" not in manifest + to_file.err + output.read_text()
     on_screen = cli.generate(prompts, *FEW).out
     assert sorted(output.read_text().splitlines()) == sorted(on_screen.splitlines())
