@@ -171,6 +171,7 @@ def test_config_file_and_environment_reach_the_engine(
         ["--temperature", "-1"],
         ["--revision", "main", "-m", "."],
         ["-m", "./no/such/model"],
+        ["-m", "no-such-owner/no-such-model"],
         ["--tokenizer", "./no/such/tokenizer"],
         ["--device", "cuda:9"],
         ["--block-size", "0"],
