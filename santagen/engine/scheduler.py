@@ -201,7 +201,9 @@ class Scheduler:
             # Each sample owns its partial block; the last waiting one takes over the group's.
             own = spare + (1 if spare + 1 >= len(group.waiting) else 0)
             count = min(count, own)
-        if spare < 0 or count <= 0:
+        # No block for a copy: one sample may take the prompt's own, and the others prefill it again later.
+        take = count == 0 and spare >= 0 and not again
+        if spare < 0 or (count <= 0 and not take):
             self.blocks.release(prefix)
             return None
         blocks = group.blocks
@@ -211,17 +213,17 @@ class Scheduler:
         self._features = None
         item = PrefillItem(tokens, cached, list(blocks), keep_last=again)
         group.blocks = blocks
-        for _ in range(count):
-            self._seat(group, item, whole)
+        for _ in range(max(count, take)):
+            self._seat(group, item, whole, take)
         return item
 
-    def _seat(self, group: PromptGroup, item: PrefillItem, whole: int) -> None:
-        """Move one sample of the group into a row, with a block table of its own."""
+    def _seat(self, group: PromptGroup, item: PrefillItem, whole: int, take: bool) -> None:
+        """Move one sample of the group into a row, with a block table of its own (`take`: the prompt's)."""
         sequence = group.waiting.popleft()
         self.waiting_samples -= 1
         blocks = group.blocks
         assert blocks is not None
-        if not group.waiting:
+        if take or not group.waiting:
             sequence.blocks, group.blocks = blocks, None
         else:
             sequence.blocks = [self.blocks.share(block) for block in blocks[:whole]]

@@ -1,0 +1,170 @@
+"""The whole engine on the CPU with the bundled model: equal to the reference, whatever the company."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from santagen import LLM, SamplingParams, SantagenError
+from santagen.request import Request, RowFailure, SampleOutput
+
+PROMPTS = [
+    'def add(a, b):\n    """Return the sum of a and b."""',
+    'def is_even(n: int) -> bool:\n    """Return True if n is even."""',
+    "def f(",
+    "import os\n\n\ndef walk(path):",
+    'def largest(numbers):\n    """Return the largest number in numbers."""\n    best = numbers[0]',
+    "class A:\n    def __init__(self, x):",
+    "x",
+]
+SAMPLED = SamplingParams(max_tokens=24, temperature=0.9, top_p=0.95, n=4)
+
+Found = dict[tuple[int, int], tuple[int, ...]]
+
+
+def ids_of(llm: LLM, params: SamplingParams, prompts: list[str] = PROMPTS) -> Found:
+    return {(o.request.number, o.index): o.token_ids for o in llm.generate(prompts, params)}
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM(device="cpu", max_num_seqs=64)
+
+
+@pytest.fixture(scope="module")
+def sampled(llm: LLM) -> Found:
+    return ids_of(llm, SAMPLED)
+
+
+def test_greedy_equals_transformers(llm: LLM, bundled_model: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    reference = transformers.AutoModelForCausalLM.from_pretrained(
+        bundled_model, dtype=torch.float32, attn_implementation="eager"
+    )
+    params = SamplingParams(max_tokens=24, ignore_eos=True)
+    for output in llm.generate(PROMPTS, params):
+        ids = torch.tensor([output.request.prompt_token_ids])
+        wanted = reference.generate(
+            ids, max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0
+        )[0, ids.shape[1] :]
+        assert list(output.token_ids) == wanted.tolist()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_num_seqs": 1},
+        {"max_num_seqs": 3},
+        {"max_num_seqs": 28, "max_num_batched_tokens": 16},
+        {"max_num_seqs": 28, "num_blocks": 18, "block_size": 8},
+        {"max_num_seqs": 5, "block_size": 16},
+    ],
+    ids=str,
+)
+def test_batch_preemption_and_sharing_change_no_token(sampled: Found, settings: dict[str, Any]) -> None:
+    if "block_size" in settings:  # another block size is another order of sums: compare with itself
+        size = settings["block_size"]
+        wanted = ids_of(LLM(device="cpu", block_size=size), SAMPLED)
+    else:
+        wanted = sampled
+    llm = LLM(device="cpu", **settings)
+    assert ids_of(llm, SAMPLED) == wanted
+    if "num_blocks" in settings:
+        assert llm.engine.stats.preemptions > 0
+
+
+def test_order_and_repetition_change_no_token(llm: LLM, sampled: Found) -> None:
+    assert ids_of(llm, SAMPLED) == sampled  # now from cached prefixes
+    rows = [
+        Request(i, i, tuple(llm.tokenizer.encode(PROMPTS[i])), SAMPLED, (2, 0))
+        for i in reversed(range(len(PROMPTS)))
+    ]
+    for output in llm.run(rows):
+        assert isinstance(output, SampleOutput)
+        assert output.token_ids == sampled[output.request.number, output.index]
+
+
+def test_run_ahead_changes_no_token(sampled: Found) -> None:
+    llm = LLM(device="cpu", max_num_seqs=9)
+    llm.engine.run_ahead = 1
+    stops = SamplingParams(max_tokens=24, temperature=0.9, top_p=0.95, n=4, stop=("return", "\n\n"))
+    ahead = [(o.completion, o.stop_reason, o.token_ids) for o in llm.generate(PROMPTS, stops)]
+    assert ids_of(llm, SAMPLED) == sampled
+    llm.engine.run_ahead = 0
+    assert [(o.completion, o.stop_reason, o.token_ids) for o in llm.generate(PROMPTS, stops)] == ahead
+
+
+def test_samples_differ_and_seeds_matter(llm: LLM, sampled: Found) -> None:
+    assert len({sampled[5, i] for i in range(4)}) > 1
+    other = ids_of(llm, SamplingParams(max_tokens=24, temperature=0.9, top_p=0.95, n=4, seed=1))
+    assert other != sampled
+
+
+def test_identical_prompts_are_prefilled_once() -> None:
+    llm = LLM(device="cpu")
+    llm.generate(["def add(a, b):"] * 9, SamplingParams(max_tokens=2))
+    assert llm.engine.scheduler.counts.prefill_tokens == len(llm.tokenizer.encode("def add(a, b):"))
+
+
+def test_stop_strings_cut_the_text(llm: LLM) -> None:
+    free = llm.generate(PROMPTS[:1], SamplingParams(max_tokens=40))[0]
+    assert free.completion is not None and "return" in free.completion
+    cut = llm.generate(PROMPTS[:1], SamplingParams(max_tokens=40, stop=("turn a", "zzz")))[0]
+    assert (cut.finish_reason, cut.stop_reason) == ("stop", "turn a")
+    assert cut.completion == free.completion[: free.completion.index("turn a")]
+    kept = llm.generate(PROMPTS[:1], SamplingParams(max_tokens=40, stop=("turn a",), include_stop=True))[0]
+    assert kept.completion == (cut.completion or "") + "turn a"
+    assert free.token_ids[: len(cut.token_ids)] == cut.token_ids
+
+
+def test_ends(llm: LLM) -> None:
+    one = llm.generate(PROMPTS[:1], SamplingParams(max_tokens=1))[0]
+    assert (one.finish_reason, one.generated_tokens, len(one.token_ids)) == ("length", 1, 1)
+    ended = llm.generate(PROMPTS[:1], SamplingParams(max_tokens=200))[0]
+    assert (ended.finish_reason, ended.stop_reason) == ("stop", None)
+    assert ended.generated_tokens == len(ended.token_ids) + 1  # the end token is counted, not kept
+    full = LLM(device="cpu", max_model_len=32)
+    output = full.generate([[5] * 20], SamplingParams(max_tokens=200, ignore_eos=True))[0]
+    assert (output.finish_reason, output.generated_tokens) == ("length", 12)
+
+
+def test_logprobs_are_the_models_own(llm: LLM, bundled_model: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    params = SamplingParams(max_tokens=6, temperature=0.7, top_k=5, repetition_penalty=1.2, logprobs=3)
+    output = llm.generate(PROMPTS[:1], params)[0]
+    assert output.logprobs is not None and len(output.logprobs) == output.generated_tokens
+    reference = transformers.AutoModelForCausalLM.from_pretrained(bundled_model, dtype=torch.float32)
+    drawn = [t.token_id for t in output.logprobs]
+    ids = torch.tensor([[*output.request.prompt_token_ids, *drawn]])
+    with torch.inference_mode():
+        table = torch.log_softmax(reference(ids).logits[0].float(), -1)[len(output.request.prompt_token_ids) - 1 :]
+    for step, token in enumerate(output.logprobs):
+        assert token.logprob == pytest.approx(float(table[step, token.token_id]), abs=1e-4)
+        assert [i for i, _ in token.top] == table[step].topk(3).indices.tolist()
+
+
+def test_repetition_penalty_is_exact_across_batches() -> None:
+    params = SamplingParams(max_tokens=30, repetition_penalty=1.4)
+    alone = ids_of(LLM(device="cpu", max_num_seqs=1), params)
+    together = ids_of(LLM(device="cpu", max_num_seqs=7), params)
+    squeezed = LLM(device="cpu", max_num_seqs=7, num_blocks=9, block_size=64, max_model_len=128)
+    assert alone == together == ids_of(squeezed, params)
+    assert alone != ids_of(LLM(device="cpu"), SamplingParams(max_tokens=30))
+
+
+def test_infilling_uses_the_models_sentinels(llm: LLM) -> None:
+    pair = ('def add(a, b):\n    """Return the sum of a and b."""\n', "    return result\n")
+    output = llm.generate([pair], SamplingParams(max_tokens=40))[0]
+    assert "result" in (output.completion or "") and "<fim" not in (output.completion or "")
+    spm = llm.generate([pair], SamplingParams(max_tokens=40), fim_mode="spm")[0]
+    assert spm.request.prompt_token_ids != output.request.prompt_token_ids
+
+
+def test_bad_prompts_do_not_stop_the_others(llm: LLM) -> None:
+    results = list(llm.stream(["def f():", "x " * 5000, "", [99999], "y"], SamplingParams(max_tokens=2)))
+    assert sorted(r.number for r in results if isinstance(r, RowFailure)) == [1, 2, 3]
+    with pytest.raises(SantagenError, match="positions"):
+        llm.generate(["x " * 5000], SamplingParams(max_tokens=2))
