@@ -15,8 +15,8 @@ from tests.offline import sitecustomize  # noqa: F401  (importing it blocks the 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 
-# Before any test module imports torch. Two threads keep small models fast on a busy machine.
-os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
+# Before any test module imports torch. More threads wait for each other on a busy machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT / "tests" / "offline"), *filter(None, [os.environ.get("PYTHONPATH")])]
