@@ -66,7 +66,10 @@ class TensorFiles:
             tensor = self._pickled[info.file][name].detach()
             return tensor[index or ...].clone(memory_format=torch.contiguous_format)
         buffer, shape = self._bytes(info, index)
-        return torch.from_numpy(buffer).view(getattr(torch, TORCH_NAMES[info.dtype])).view(shape)
+        dtype = getattr(torch, TORCH_NAMES[info.dtype])
+        if buffer.size == 0:  # an empty array has no stride to reinterpret
+            return torch.empty(shape, dtype=dtype)
+        return torch.from_numpy(buffer).view(dtype).view(shape)
 
     def read_array(self, name: str, index: Index | None = None) -> np.ndarray:
         """As `read`, for dtypes numpy knows; needs no torch where the file is a safetensors one."""

@@ -1,4 +1,4 @@
-"""Checkpoints that other tools wrote, in every layout: each does what the manifest beside them says."""
+"""Checkpoints that other tools wrote, in every layout: each does what its manifest says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ MANIFEST: list[dict[str, Any]] = (
 LOADS = [e["name"] for e in MANIFEST if e.get("has_reference") and e["expected"] != "refused"]
 REFUSED = [e for e in MANIFEST if e["expected"] == "refused"]
 
-pytestmark = pytest.mark.skipif(not MANIFEST, reason="the shared fixtures are not beside this clone")
+pytestmark = pytest.mark.skipif(
+    not MANIFEST, reason="the shared fixtures are not beside this clone"
+)
 
 
 @pytest.mark.parametrize("name", LOADS)

@@ -1,0 +1,124 @@
+"""GPTQ files that are damaged, of a foreign kind or of unlike settings are refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from santagen.errors import SantagenError
+from tests.checkpoint.loading import change, open_float32, settings_in
+from tests.fixture_writer import GPTQSpec, Spec, write_checkpoint
+
+ASYM = GPTQSpec(sym=False)
+P = "transformer.h.1.mlp.c_proj"
+Q = "quantize_config.json"
+
+
+def setting(file: str, **changes: Any) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        whole = (folder / "config.json").read_text()
+        settings_in(folder, file, **changes)
+        if file == Q:
+            (folder / "config.json").write_text(whole)
+
+    return apply
+
+
+def tensor(name: str, value: Any, dtype: str = "I32") -> Callable[[Path], None]:
+    return lambda folder: change(folder, name, value, dtype)
+
+
+def set_first(value: int) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda old: np.concatenate([[value], old[1:]])
+
+
+REFUSED: dict[str, tuple[Callable[[Path], None], list[str]]] = {
+    **{
+        method: (setting("config.json", quant_method=method), [method])
+        for method in ("awq", "bitsandbytes", "marlin", "exl2", "fp8", "hqq", "auto-round", "new")
+    },
+    "load_in_8bit": (
+        setting("config.json", quant_method=None, load_in_8bit=True), ["bitsandbytes"]
+    ),
+    "marlin flag": (setting("config.json", is_marlin_format=True), ["marlin"]),
+    "marlin format": (setting(Q, checkpoint_format="marlin"), [Q, "marlin"]),
+    "planar": (setting("config.json", checkpoint_format="gptq_p"), ["gptq_p"]),
+    "planar by its other name": (setting("config.json", format="gptq_p"), ["gptq_p"]),
+    "dynamic": (setting("config.json", dynamic={"+:h.0": {"bits": 8}}), ["dynamic"]),
+    "quantised head": (setting("config.json", lm_head=True), ["lm_head"]),
+    "pack dtype": (setting("config.json", pack_dtype="int16"), ["int16"]),
+    "bits": (setting("config.json", bits=5), ["bits 5"]),
+    "bits as text": (setting("config.json", bits="4"), ["bits '4'"]),
+    "group size": (setting("config.json", group_size=0), ["group_size 0"]),
+    "two formats": (setting("config.json", format="gptq_v2"), ["gptq_v2", "checkpoint_format"]),
+    "group sizes": (setting(Q, group_size=64), ["group_size 32", "group_size 64"]),
+    "desc_act": (setting(Q, desc_act=True), ["desc_act False", "desc_act True"]),
+    "bits against tensors": (tensor("gptq_bits", np.array([8])), ["bits 4", "bits 8", "gptq_bits"]),
+    "scalar of two": (tensor("gptq_bits", np.array([8, 4])), ["gptq_bits", "[8, 4]"]),
+    "bits against shapes": (setting("config.json", bits=8), ["c_attn.qweight", "[8, 96]"]),
+    "groups against shapes": (
+        setting("config.json", group_size=16), ["qzeros", "[2, 12]", "[4, 12]"]
+    ),
+    "no settings": (lambda folder: settings_in(folder, "nowhere"), [Q, "quantization_config"]),
+    "old zeros": (tensor(f"{P}.zeros", np.ones((64, 1)), "F16"), [f"{P}.zeros", "2023"]),
+    "unpacked zeros": (tensor(f"{P}.qzeros", np.ones((5, 64)), "F16"), [f"{P}.qzeros", "F16"]),
+    "qweight of bytes": (tensor(f"{P}.qweight", np.ones((20, 64)), "U8"), [f"{P}.qweight", "U8"]),
+    "old scales": (tensor(f"{P}.scales", np.ones((64, 1)), "F16"), [f"{P}.scales", "2023"]),
+    "scales of integers": (tensor(f"{P}.scales", np.ones((5, 64))), [f"{P}.scales", "I32"]),
+    "no scales": (tensor(f"{P}.scales", None), [f"{P}.scales"]),
+    "no qzeros": (tensor(f"{P}.qzeros", None), [f"{P}.qzeros"]),
+    "no bias": (tensor(f"{P}.bias", None), [f"{P}.bias"]),
+    "g_idx too long": (tensor(f"{P}.g_idx", np.zeros(161)), [f"{P}.g_idx", "[161]", "[160]"]),
+    "g_idx of floats": (tensor(f"{P}.g_idx", np.zeros(160), "F32"), [f"{P}.g_idx", "F32"]),
+    "g_idx too big": (tensor(f"{P}.g_idx", set_first(5)), [f"{P}.g_idx", "group 5"]),
+    "g_idx negative": (tensor(f"{P}.g_idx", set_first(-1)), [f"{P}.g_idx", "group -1"]),
+    "one float layer": (
+        lambda folder: [
+            tensor(f"{P}.{part}", None)(folder) for part in ("qweight", "qzeros", "scales", "g_idx")
+        ] and tensor(f"{P}.weight", np.ones((64, 160)), "F32")(folder),
+        [f"{P}.weight"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("spoil", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_can_not_be_read_is_refused(
+    tmp_path: Path, spoil: Callable[[Path], None], words: list[str]
+) -> None:
+    write_checkpoint(tmp_path, Spec(gptq=ASYM))
+    open_float32(tmp_path)
+    spoil(tmp_path)
+    with pytest.raises(SantagenError) as caught:
+        open_float32(tmp_path)
+    for word in words:
+        assert word in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(("g_idx", "word"), [("zero", "is all zero"), ("absent", "is missing")])
+def test_act_order_without_its_order_is_refused(tmp_path: Path, g_idx: str, word: str) -> None:
+    write_checkpoint(tmp_path, Spec(gptq=replace(ASYM, act_order=True, g_idx=g_idx)))
+    with pytest.raises(SantagenError, match=rf"h\.0\.attn\.c_attn\.g_idx {word}"):
+        open_float32(tmp_path)
+
+
+@pytest.mark.parametrize(("bits", "inner"), [(4, 60), (3, 48), (8, 62)])
+def test_sizes_that_do_not_fill_words_are_refused(tmp_path: Path, bits: int, inner: int) -> None:
+    write_checkpoint(tmp_path, Spec(gptq=replace(ASYM, bits=bits), config={"n_inner": 64}))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "n_inner": inner}))
+    with pytest.raises(SantagenError, match=f"{inner}"):
+        open_float32(tmp_path)
+
+
+def test_settings_without_quantised_weights_are_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, Spec())
+    (tmp_path / Q).write_text('{"bits": 4, "group_size": 32}')
+    with pytest.raises(SantagenError, match=r"quantize_config\.json .* not quantised"):
+        open_float32(tmp_path)
