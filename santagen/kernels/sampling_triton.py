@@ -5,8 +5,8 @@ Every filter keeps a prefix of the ranking (l descending, v ascending), so a set
 if it lies in every prefix, and to see that takes the mass before it, not an order:
 
     scan    largest l, and the candidate: the arg-max of l + noise       1 pass
-    top_k   its cut, by counting between pivots that close in            3 to 6, rows with top_k only
-    mass    of the top_k set, and of what ranks before the candidate     1, rows with top_p only
+    top_k   its cut, by counting between pivots that close in            3 to 6, only with top_k
+    mass    of the top_k set, and of what ranks before the candidate     1, only with top_p
     settle  accept the candidate, or draw again within a smaller cut: a candidate out of top_p cuts
             off itself and all that ranks after it                       2 each, seldom
 

@@ -1,0 +1,50 @@
+"""Residual sum, bias of the branch and LayerNorm in one pass over each row.
+
+    sum = x + bias_of_x + residual          in float32, rounded once to x's type
+    normed = (sum - mean) / sqrt(var + eps) * weight + bias      in float32 from the rounded sum
+
+A row's bits depend on no other row. `add_layer_norm` launches the Triton kernel;
+`add_layer_norm_reference` is its plain torch twin.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def add_layer_norm(
+    x: Tensor,
+    residual: Tensor | None,
+    bias_of_x: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    """(normed, sum), both [T, E] of x's type; E up to 8192, rows of x and residual may be strided.
+
+    Without residual and bias_of_x the sum is x itself, not a copy.
+    """
+    from santagen.kernels.layer_norm_triton import launch
+
+    return launch(x, residual, bias_of_x, weight, bias, eps)
+
+
+def add_layer_norm_reference(
+    x: Tensor,
+    residual: Tensor | None,
+    bias_of_x: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    """`add_layer_norm` in plain torch."""
+    total = x.float()
+    if bias_of_x is not None:
+        total = total + bias_of_x.float()
+    if residual is not None:
+        total = total + residual.float()
+    rounded = total.to(x.dtype)
+    shape = (x.shape[-1],)
+    normed = F.layer_norm(rounded.float(), shape, weight.float(), bias.float(), eps)
+    return normed.to(x.dtype), x if residual is None and bias_of_x is None else rounded

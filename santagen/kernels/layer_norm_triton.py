@@ -1,0 +1,67 @@
+"""The kernel of kernels.layer_norm: one program a row. Importing this imports Triton."""
+
+# Triton types a kernel's arguments at launch:
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _layer_norm_kernel(
+    normed_ptr, sum_ptr, x_ptr, residual_ptr, bias_of_x_ptr, weight_ptr, bias_ptr, eps,
+    x_row, residual_row, width,
+    HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    e = tl.arange(0, BLOCK)
+    mask = e < width
+    total = tl.load(x_ptr + row * x_row + e, mask=mask, other=0.0).to(tl.float32)
+    if HAS_BIAS:
+        total += tl.load(bias_of_x_ptr + e, mask=mask, other=0.0).to(tl.float32)
+    if HAS_RESIDUAL:
+        residual = tl.load(residual_ptr + row * residual_row + e, mask=mask, other=0.0)
+        total += residual.to(tl.float32)
+    rounded = total.to(normed_ptr.dtype.element_ty)
+    if HAS_RESIDUAL or HAS_BIAS:
+        tl.store(sum_ptr + row * width + e, rounded, mask=mask)
+    total = rounded.to(tl.float32)
+    mean = tl.sum(total, 0) / width
+    centred = tl.where(mask, total - mean, 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / width + eps)
+    weight = tl.load(weight_ptr + e, mask=mask, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + e, mask=mask, other=0.0).to(tl.float32)
+    normed = centred * scale * weight + bias
+    tl.store(normed_ptr + row * width + e, normed.to(normed_ptr.dtype.element_ty), mask=mask)
+
+
+def launch(
+    x: Tensor,
+    residual: Tensor | None,
+    bias_of_x: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    """As kernels.layer_norm.add_layer_norm."""
+    rows, width = x.shape
+    assert width <= 8192 and x.stride(1) == 1 and weight.shape == bias.shape == (width,)
+    assert residual is None or (residual.shape == x.shape and residual.stride(1) == 1)
+    normed = torch.empty((rows, width), dtype=x.dtype, device=x.device)
+    changed = residual is not None or bias_of_x is not None
+    total = torch.empty((rows, width), dtype=x.dtype, device=x.device) if changed else x
+    if rows == 0:
+        return normed, total
+    block = triton.next_power_of_2(width)
+    _layer_norm_kernel[rows,](
+        normed, total, x, x if residual is None else residual,
+        weight if bias_of_x is None else bias_of_x, weight, bias, eps,
+        x.stride(0), x.stride(0) if residual is None else residual.stride(0), width,
+        HAS_RESIDUAL=residual is not None, HAS_BIAS=bias_of_x is not None, BLOCK=block,
+        num_warps=min(max(block // 512, 1), 8),
+    )
+    return normed, total

@@ -1,0 +1,208 @@
+"""The decode kernels of kernels.paged_attention. Importing this imports Triton.
+
+The G = H / Hkv query heads of a KV head are the rows of one small product, so K and V are read
+once. A program walks its share of a context tile by tile with a running softmax; shares of one
+context are combined by a second kernel. The new token starts the running softmax of share 0,
+straight from the QKV product, and never comes back from the cache in this step.
+"""
+
+# Triton types a kernel's arguments at launch, and decides constant conditions by themselves:
+# mypy: allow-untyped-defs
+# ruff: noqa: SIM102
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def block_of(table_ptr, first, stop, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The block of the tile at `first`: one number if a tile lies in one block, else per token."""
+    if BLOCK_SIZE % BLOCK_N == 0:
+        return tl.load(table_ptr + first // BLOCK_SIZE, mask=first < stop, other=0).to(tl.int64)
+    else:
+        n = first + tl.arange(0, BLOCK_N)
+        return tl.load(table_ptr + n // BLOCK_SIZE, mask=n < stop, other=0).to(tl.int64)
+
+
+@triton.jit
+def _decode_kernel(
+    out_ptr, lse_ptr, q_ptr, k_cache_ptr, v_cache_ptr, table_ptr, length_ptr, k_new_ptr, v_new_ptr,
+    slot_ptr, scale_log2, out_row, out_head, out_split, q_row, q_head, k_block, k_token, k_head,
+    v_block, v_token, v_head, table_row, k_new_row, k_new_head, v_new_row, v_new_head, GROUP,
+    SPLITS: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, GROUP_PADDED: tl.constexpr,
+    D_PADDED: tl.constexpr, BLOCK_N: tl.constexpr, FUSED: tl.constexpr, PRECISION: tl.constexpr,
+):
+    """Grid [B, Hkv, SPLITS]. SPLITS > 1: out is float32 [B, H, SPLITS, D], lse [B, H, SPLITS]."""
+    row = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1)
+    split = tl.program_id(2)
+    group = tl.arange(0, GROUP_PADDED)
+    d = tl.arange(0, D_PADDED)
+    heads = kv_head * GROUP + group
+    in_group = group < GROUP
+    mask = in_group[:, None] & (d < D)[None, :]
+
+    length = tl.load(length_ptr + row)
+    cached = length
+    if FUSED:
+        cached = tl.maximum(length - 1, 0)
+    share = tl.cdiv(tl.cdiv(cached, SPLITS), BLOCK_N) * BLOCK_N
+    start = split * share
+    stop = tl.minimum(start + share, cached)
+
+    q = tl.load(q_ptr + row * q_row + heads[:, None] * q_head + d[None, :], mask=mask, other=0.0)
+    top = tl.full((GROUP_PADDED,), float("-inf"), tl.float32)
+    total = tl.zeros((GROUP_PADDED,), tl.float32)
+    acc = tl.zeros((GROUP_PADDED, D_PADDED), tl.float32)
+    if FUSED:
+        if (split == 0) & (length > 0):
+            k_new_ptr += row * k_new_row + kv_head * k_new_head
+            v_new_ptr += row * v_new_row + kv_head * v_new_head
+            k_new = tl.load(k_new_ptr + d, mask=d < D, other=0.0)
+            v_new = tl.load(v_new_ptr + d, mask=d < D, other=0.0)
+            top = tl.sum(q.to(tl.float32) * k_new.to(tl.float32)[None, :], 1) * scale_log2
+            total += 1.0
+            acc += v_new.to(tl.float32)[None, :]
+            slot = tl.load(slot_ptr + row)
+            if slot >= 0:
+                k_at = k_cache_ptr + (slot // BLOCK_SIZE) * k_block + (slot % BLOCK_SIZE) * k_token
+                v_at = v_cache_ptr + (slot // BLOCK_SIZE) * v_block + (slot % BLOCK_SIZE) * v_token
+                tl.store(k_at + kv_head * k_head + d, k_new, mask=d < D)
+                tl.store(v_at + kv_head * v_head + d, v_new, mask=d < D)
+
+    k_cache_ptr += kv_head * k_head
+    v_cache_ptr += kv_head * v_head
+    table_ptr += row * table_row
+    # The next tile's block is fetched a tile early, so that K and V loads wait for no other load.
+    block = block_of(table_ptr, start, stop, BLOCK_SIZE, BLOCK_N)
+    for first in range(start, stop, BLOCK_N):
+        next_block = block_of(table_ptr, first + BLOCK_N, stop, BLOCK_SIZE, BLOCK_N)
+        n = first + tl.arange(0, BLOCK_N)
+        inside = n < stop
+        if BLOCK_SIZE % BLOCK_N == 0:
+            offset = first % BLOCK_SIZE + tl.arange(0, BLOCK_N)
+        else:
+            offset = n % BLOCK_SIZE
+        k_rows = block * k_block + offset * k_token
+        v_rows = block * v_block + offset * v_token
+        block = next_block
+        tile = inside[:, None] & (d < D)[None, :]
+        k = tl.load(k_cache_ptr + k_rows[:, None] + d[None, :], mask=tile, other=0.0)
+        v = tl.load(v_cache_ptr + v_rows[:, None] + d[None, :], mask=tile, other=0.0)
+        score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale_log2
+        score = tl.where(inside[None, :], score, float("-inf"))
+        new_top = tl.maximum(top, tl.max(score, 1))
+        weight = tl.exp2(score - new_top[:, None])
+        shrink = tl.exp2(top - new_top)
+        total = total * shrink + tl.sum(weight, 1)
+        acc = tl.dot(weight.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
+        top = new_top
+
+    acc = acc / tl.where(total > 0, total, 1.0)[:, None]
+    at = out_ptr + row * out_row + heads[:, None] * out_head + split * out_split + d[None, :]
+    if SPLITS == 1:
+        tl.store(at, acc.to(out_ptr.dtype.element_ty), mask=mask)
+    else:
+        lse = tl.where(total > 0, top + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
+        tl.store(at, acc, mask=mask & (total > 0)[:, None])
+        all_heads = tl.num_programs(1) * GROUP
+        tl.store(lse_ptr + (row * all_heads + heads) * SPLITS + split, lse, mask=in_group)
+
+
+@triton.jit
+def _combine_kernel(
+    out_ptr, part_ptr, lse_ptr, out_row, out_head,
+    SPLITS: tl.constexpr, SPLITS_PADDED: tl.constexpr, D: tl.constexpr, D_PADDED: tl.constexpr,
+):
+    """Grid [B, H]: the shares of one head, weighted by their softmax sums; no share gives 0."""
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    split = tl.arange(0, SPLITS_PADDED)
+    d = tl.arange(0, D_PADDED)
+    parts = (row * tl.num_programs(1) + head) * SPLITS + split
+    lse = tl.load(lse_ptr + parts, mask=split < SPLITS, other=float("-inf"))
+    used = lse > float("-inf")
+    top = tl.max(lse, 0)
+    weight = tl.where(used, tl.exp2(lse - top), 0.0)
+    part = tl.load(
+        part_ptr + parts[:, None] * D + d[None, :], mask=used[:, None] & (d < D)[None, :], other=0.0
+    )
+    total = tl.sum(weight, 0)
+    acc = tl.sum(part * weight[:, None], 0) / tl.where(total > 0, total, 1.0)
+    at = out_ptr + row * out_row + head * out_head + d
+    tl.store(at, acc.to(out_ptr.dtype.element_ty), mask=d < D)
+
+
+def tile_config(dtype: torch.dtype, group: int, programs: int) -> tuple[int, int, int]:
+    """(BLOCK_N, num_warps, num_stages) of a launch of this many programs.
+
+    Many programs: small tiles, so that four fit on a multiprocessor. Few: large tiles in flight.
+    """
+    if dtype == torch.float32:
+        return 32, 4, 2
+    if group > 16:
+        return 32, 4, 3
+    return (32, 4, 4) if programs >= 512 else (64, 4, 3)
+
+
+def decode(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    context_len: Tensor,
+    scale: float,
+    out: Tensor | None,
+    k_new: Tensor | None,
+    v_new: Tensor | None,
+    slot: Tensor | None,
+    num_splits: int,
+    config: tuple[int, int, int] | None = None,
+) -> Tensor:
+    """As kernels.paged_attention.paged_mqa_decode. `config` overrides tile_config."""
+    rows, heads, size = q.shape
+    block_size, kv_heads = k_cache.shape[1:3]
+    assert heads % kv_heads == 0 and block_size % 16 == 0 and num_splits >= 1
+    assert q.stride(2) == k_cache.stride(3) == v_cache.stride(3) == block_table.stride(1) == 1
+    if out is None:
+        out = torch.empty((rows, heads, size), dtype=q.dtype, device=q.device)
+    if rows == 0:
+        return out
+    fused = k_new is not None
+    if k_new is None or v_new is None or slot is None:
+        k_new, v_new, slot = k_cache[0], v_cache[0], context_len  # not read
+    assert k_new.stride(2) == v_new.stride(2) == 1
+    group = heads // kv_heads
+    block_n, warps, stages = config or tile_config(q.dtype, group, rows * kv_heads * num_splits)
+    if block_size % block_n and block_n % block_size:
+        block_n = 16
+    part, lse, strides = out, context_len, [out.stride(0), out.stride(1), 0]
+    if num_splits > 1:
+        shape = (rows, heads, num_splits, size)
+        part = torch.empty(shape, dtype=torch.float32, device=q.device)
+        lse = torch.empty(shape[:3], dtype=torch.float32, device=q.device)
+        strides = [*part.stride()[:3]]
+    _decode_kernel[rows, kv_heads, num_splits](
+        part, lse, q, k_cache, v_cache, block_table, context_len, k_new, v_new, slot,
+        scale * LOG2_E, *strides, q.stride(0), q.stride(1), *k_cache.stride()[:3],
+        *v_cache.stride()[:3], block_table.stride(0), k_new.stride(0), k_new.stride(1),
+        v_new.stride(0), v_new.stride(1), group,
+        SPLITS=num_splits, BLOCK_SIZE=block_size, D=size,
+        GROUP_PADDED=max(16, triton.next_power_of_2(group)),
+        D_PADDED=max(16, triton.next_power_of_2(size)), BLOCK_N=block_n, FUSED=fused,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=warps, num_stages=stages,
+    )
+    if num_splits > 1:
+        _combine_kernel[rows, heads](
+            out, part, lse, out.stride(0), out.stride(1),
+            SPLITS=num_splits, SPLITS_PADDED=triton.next_power_of_2(num_splits), D=size,
+            D_PADDED=triton.next_power_of_2(size), num_warps=4,
+        )
+    return out
