@@ -105,21 +105,20 @@ class PromptSet:
         for source, first, count in zip(
             self._sources, self._first_row, self._rows_of_source, strict=True
         ):
-            seen = first - 1
-            for seen, (line, payload) in enumerate(source.rows(), start=first):  # noqa: B007
-                if self._limit is not None and seen >= self._limit:
-                    break
-                if seen - first >= count or self._lines[seen] != line:
+            number = first
+            for line, payload in source.rows():
+                if self._limit is not None and number >= self._limit:
+                    return
+                if number >= first + count or self._lines[number] != line:
                     raise _changed(source)
-                if not self._is_selected(seen) or seen in self._bad:
-                    continue
-                try:
-                    yield self._read(source, seen, line, payload)
-                except RowError:
-                    raise _changed(source) from None
-            else:
-                if seen - first + 1 != count:
-                    raise _changed(source)
+                if self._is_selected(number) and number not in self._bad:
+                    try:
+                        yield self._read(source, number, line, payload)
+                    except RowError:
+                        raise _changed(source) from None
+                number += 1
+            if number != first + count:
+                raise _changed(source)
 
     def _read(self, source: Source, number: int, line: int, payload: object) -> PromptRow:
         where = _place(source, line)
@@ -173,9 +172,7 @@ class PromptSet:
             self._reader.read(fields, row_id, number, line, source.name, where, source.whole_file)
         except RowError as error:
             if self._is_selected(number):
-                self.failures.append(
-                    RowFailure(row_id, number, line, error.message, error.hint)
-                )
+                self.failures.append(RowFailure(row_id, number, line, error.message, error.hint))
         # As text, so that 3 and "3", which read the same in a result file, are the same id.
         return hashlib.blake2b(str(row_id).encode(), digest_size=16).digest() if known else None
 

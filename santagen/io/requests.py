@@ -17,6 +17,7 @@ from santagen.io.tokenizer import Tokenizer
 from santagen.request import PromptRow, Request, RowFailure, SamplingParams
 
 TRUNCATE_MODES = ("error", "left")
+MAX_SAMPLES = 1_000_000  # of one row: each is an entry in its Request
 
 
 class RequestBuilder:
@@ -102,13 +103,23 @@ class RequestBuilder:
         elif row.prompt is not None:
             text = row.prompt
             self._warn_foreign(row.prompt)
+            self._check_encoding(row, encoded, place)
             ids, dropped = self._fit(row, encoded[0], params, place)
         else:
+            self._check_encoding(row, encoded, place)
             text = f"{row.prefix}{row.suffix}"
-            ids, dropped = self._infill(row, *encoded, params, place)
+            ids, dropped = self._infill(row, encoded[0], encoded[1], params, place)
         return Request(
-            row.row_id, row.number, tuple(ids), params, tuple(range(params.n)), row.line, text, dropped,
-            row.keep, row.batch_body,
+            row.row_id,
+            row.number,
+            tuple(ids),
+            params,
+            tuple(range(params.n)),
+            row.line,
+            text,
+            dropped,
+            row.keep,
+            row.batch_body,
         )
 
     def _params(self, row: PromptRow, place: str) -> SamplingParams:
@@ -122,13 +133,22 @@ class RequestBuilder:
                 line=row.line,
             )
         try:
-            return dataclasses.replace(self.defaults, **overrides)
+            params = dataclasses.replace(self.defaults, **overrides)
         except SantagenError as error:
             raise RowError(f"{place}: {error.message}", error.hint, line=row.line) from None
+        if params.n > MAX_SAMPLES:
+            raise RowError(
+                f"{place}: n is {params.n}, above {MAX_SAMPLES:,}.",
+                "Ask for fewer samples, or repeat the row under other ids.",
+                line=row.line,
+            )
+        return params
 
     def _check_ids(self, row: PromptRow, ids: list[int], place: str) -> None:
         if not ids:
-            raise RowError(f"{place}: prompt_token_ids is empty.", "Give at least one id.", line=row.line)
+            raise RowError(
+                f"{place}: prompt_token_ids is empty.", "Give at least one id.", line=row.line
+            )
         largest = max(ids)
         if largest >= self.vocab_size or min(ids) < 0:
             bad = largest if largest >= self.vocab_size else min(ids)
@@ -138,21 +158,46 @@ class RequestBuilder:
                 line=row.line,
             )
 
+    def _check_encoding(self, row: PromptRow, encoded: list[list[int]], place: str) -> None:
+        """Refuse text that the tokenizer can't give whole, or in ids that the model has."""
+        assert self.tokenizer is not None
+        for text, ids in zip(self._texts(row), encoded, strict=True):
+            if max(ids, default=0) >= self.vocab_size:
+                raise RowError(
+                    f"{place}: the tokenizer gives id {max(ids)}; the model's ids go from 0 to "
+                    f"{self.vocab_size - 1}.",
+                    "Use the tokenizer that belongs to this model, or leave that special token out.",
+                    line=row.line,
+                )
+            if self.tokenizer.loses(text, ids):
+                raise RowError(
+                    f"{place}: the text holds bytes for which the tokenizer has no token.",
+                    "Use a tokenizer that knows all 256 bytes, or replace those characters.",
+                    line=row.line,
+                )
+
     def _fit(
         self, row: PromptRow, ids: list[int], params: SamplingParams, place: str
     ) -> tuple[list[int], int]:
         """Refuse a prompt that leaves no position for a new token, or drop its start."""
         if not ids:
-            raise RowError(f"{place}: the prompt has no tokens.", "Give it some text.", line=row.line)
+            raise RowError(
+                f"{place}: the prompt has no tokens.", "Give it some text.", line=row.line
+            )
         room = self._room(params)
-        if len(ids) <= self.max_len - 1 and (self.truncate == "error" or len(ids) <= room):
+        if len(ids) <= self.max_len - 1:
             return ids, 0
         if self.truncate == "error":
             raise self._too_long(row, len(ids), place)
         return ids[-room:], len(ids) - room
 
     def _infill(
-        self, row: PromptRow, prefix: list[int], suffix: list[int], params: SamplingParams, place: str
+        self,
+        row: PromptRow,
+        prefix: list[int],
+        suffix: list[int],
+        params: SamplingParams,
+        place: str,
     ) -> tuple[list[int], int]:
         assert self.tokenizer is not None
         tokens = self.tokenizer.fim
@@ -164,18 +209,22 @@ class RequestBuilder:
                 line=row.line,
             )
         length, dropped = len(prefix) + len(suffix) + FIM_OVERHEAD, 0
-        room = self._room(params)
-        if length > self.max_len - 1 and self.truncate == "error":
-            raise self._too_long(row, length, place)
-        if self.truncate == "left" and length > room:
-            if room < FIM_OVERHEAD:
+        if length > self.max_len - 1:
+            # Sentinels always stay, and one id beside them is the least that says anything.
+            room = min(max(self._room(params), FIM_OVERHEAD + 1), self.max_len - 1)
+            if self.truncate == "error" or room <= FIM_OVERHEAD:
                 raise self._too_long(row, length, place)
             prefix, suffix, dropped = truncate_fim(prefix, suffix, room - FIM_OVERHEAD)
         return build_fim_ids(tokens, prefix, suffix, self.fim_mode), dropped
 
     def _room(self, params: SamplingParams) -> int:
-        """Prompt tokens that leave max_tokens free, and one position at the very least."""
-        return max(1, self.max_len - params.max_tokens)
+        """What a prompt that is too long is cut to, so that max_tokens fit behind it.
+
+        Half of the positions where max_tokens asks for all there are.
+        """
+        if params.max_tokens >= self.max_len:
+            return max(1, self.max_len // 2)
+        return self.max_len - params.max_tokens
 
     def _too_long(self, row: PromptRow, length: int, place: str) -> RowError:
         return RowError(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from santagen.config import ModelConfig
+from santagen.config import ModelConfig, read_json
 from santagen.errors import SantagenError
 from santagen.io.fim import FIM_WORDS, FimTokens, find_fim_tokens, sentinel
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import tokenizers
 
 END_TOKENS = ("<|endoftext|>", "<file_sep>", "<filename>", "<file-sep>")
-BYTE_FALLBACK = "ByteFallback"
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -49,11 +48,15 @@ class Tokenizer:
     """One model's tokenizer. `vocab_size` counts ids, the highest one plus one."""
 
     def __init__(
-        self, inner: tokenizers.Tokenizer, added: dict[int, str], eos_ids: Sequence[int], fingerprint: str
+        self,
+        inner: tokenizers.Tokenizer,
+        added: dict[int, str],
+        eos_ids: Sequence[int],
+        fingerprint: str,
+        model_rows: int = 0,
     ) -> None:
         inner.no_padding()
         inner.no_truncation()
-        # Both cost correctness: rows are encoded from one thread at a time, the text as it is.
         self._inner = inner
         self._added = added
         self.eos_ids = tuple(eos_ids)
@@ -61,6 +64,7 @@ class Tokenizer:
         vocabulary = inner.get_vocab(with_added_tokens=True)
         self.vocabulary: dict[str, int] = vocabulary
         self.vocab_size = max(vocabulary.values()) + 1
+        self._table_size = max(self.vocab_size, model_rows)
         self.fim: FimTokens | None = find_fim_tokens(vocabulary)
 
     @classmethod
@@ -73,9 +77,9 @@ class Tokenizer:
         try:
             if file.is_file():
                 raw = file.read_bytes()
-                inner = tokenizers.Tokenizer.from_str(raw.decode("utf-8-sig"))
-                added = {t["id"]: t["content"] for t in json.loads(raw).get("added_tokens") or []}
-                _require_byte_level(json.loads(raw), file)
+                description = _to_the_letter(json.loads(raw.decode("utf-8-sig")), file)
+                inner = tokenizers.Tokenizer.from_str(json.dumps(description))
+                added = {t["id"]: t["content"] for t in description["added_tokens"]}
             elif _is_legacy(directory):
                 inner, added, raw = _legacy(directory, settings)
             else:
@@ -90,12 +94,15 @@ class Tokenizer:
                 f"{file} can't be read as a tokenizer: {str(error)[:200]}.", "Download it again."
             ) from None
         vocabulary = inner.get_vocab(with_added_tokens=True)
+        if not vocabulary:
+            raise SantagenError(f"The tokenizer {file} has no tokens.", "Download it again.")
         eos = list(config.eos_token_ids) if config is not None else []
         named = settings.get("eos_token")
         named = named.get("content") if isinstance(named, dict) else named
-        if isinstance(named, str) and named in vocabulary and not eos:
+        if isinstance(named, str) and named in vocabulary:
             eos.append(vocabulary[named])
-        return cls(inner, added, dict.fromkeys(eos), hashlib.sha256(raw).hexdigest())
+        rows = config.vocab_size if config is not None else 0
+        return cls(inner, added, list(dict.fromkeys(eos)), hashlib.sha256(raw).hexdigest(), rows)
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, to the letter: nothing stripped, nothing added."""
@@ -108,22 +115,32 @@ class Tokenizer:
 
     @cached_property
     def token_bytes(self) -> list[bytes | None]:
-        """The bytes of every id; None where an id has no token."""
+        """The bytes of every id of the tokenizer and of the model; None where an id has no token."""
         alphabet = byte_alphabet()
-        table: list[bytes | None] = [None] * self.vocab_size
+        table: list[bytes | None] = [None] * self._table_size
         for token, number in self.vocabulary.items():
             if number in self._added:
                 table[number] = self._added[number].encode()
-            else:
-                table[number] = b"".join(
-                    bytes((alphabet[c],)) if c in alphabet else c.encode() for c in token
-                )
+            elif all(c in alphabet for c in token):
+                table[number] = bytes(alphabet[c] for c in token)
+            else:  # a token that was put into the vocabulary as plain text
+                table[number] = token.encode()
         return table
+
+    @cached_property
+    def _knows_every_byte(self) -> bool:
+        return all(character in self.vocabulary for character in byte_alphabet())
+
+    def loses(self, text: str, ids: Sequence[int]) -> bool:
+        """Whether `ids`, which encode made of `text`, lack some of it (a byte may have no token)."""
+        return not self._knows_every_byte and self.decode(ids) != _surrogate_free(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`: their bytes, with U+FFFD for what is no UTF-8. Never raises for a byte."""
         table = self.token_bytes
-        return b"".join(table[i] or b"" for i in ids if i < len(table)).decode("utf-8", errors="replace")
+        return b"".join(table[i] or b"" for i in ids if i < len(table)).decode(
+            "utf-8", errors="replace"
+        )
 
     def known_ids_mask(self, vocab_size: int) -> np.ndarray:
         """[vocab_size] bool: which of the model's ids have a token."""
@@ -135,8 +152,7 @@ class Tokenizer:
     @cached_property
     def end_ids(self) -> frozenset[int]:
         """Ids that end an answer: the model's own end, FIM tokens, file separators."""
-        names = [*END_TOKENS, *(sentinel(word, mark) for word in FIM_WORDS for mark in "-_")]
-        found = {self.vocabulary[name] for name in names if name in self.vocabulary}
+        found = {self.vocabulary[name] for name in _special_names() if name in self.vocabulary}
         return frozenset(found | set(self.eos_ids))
 
     def foreign_sentinels(self, text: str) -> list[str]:
@@ -155,15 +171,51 @@ class Tokenizer:
         }
 
 
-def _require_byte_level(raw: dict[str, Any], file: Path) -> None:
-    """Token bytes are only known for byte-level BPE, which the whole family uses."""
-    if BYTE_FALLBACK in json.dumps(raw.get("decoder")) or (raw.get("model") or {}).get("type") not in (
-        "BPE", None,
-    ):
+def _to_the_letter(description: dict[str, Any], file: Path) -> dict[str, Any]:
+    """A tokenizer.json without what changes a text on its way to ids; refuses what is not byte-level BPE.
+
+    Nothing is prepended, normalised, cut, padded or drawn at random; special tokens swallow no white space
+    beside them, and a sentinel of the plain vocabulary is read as one token too.
+    """
+    model = description.get("model") or {}
+    steps = [
+        step for part in ("pre_tokenizer", "decoder") for step in _steps(description.get(part))
+    ]
+    if model.get("type") not in ("BPE", None) or all(s.get("type") != "ByteLevel" for s in steps):
         raise SantagenError(
             f"{file} is no byte-level BPE tokenizer, which every GPT-BigCode model has.",
             "Take the tokenizer files from the same place as the weights.",
         )
+    for step in _steps(description.get("pre_tokenizer")):
+        if "add_prefix_space" in step:
+            step["add_prefix_space"] = False
+    model["dropout"] = None
+    added = description.get("added_tokens") or []
+    known = {token["content"] for token in added}
+    for name in _special_names():
+        if name not in known and name in model["vocab"]:
+            added.append({"id": model["vocab"][name], "content": name, "special": True})
+    for token in added:
+        token.update(single_word=False, lstrip=False, rstrip=False, normalized=False)
+    added.sort(key=lambda token: token["id"])
+    return description | {
+        "added_tokens": added,
+        "normalizer": None,
+        "truncation": None,
+        "padding": None,
+    }
+
+
+def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """A pre-tokenizer's or decoder's steps, a sequence's opened up."""
+    if not part:
+        return []
+    inner = part.get("pretokenizers") or part.get("decoders") or []
+    return [part, *(step for one in inner for step in _steps(one))]
+
+
+def _special_names() -> list[str]:
+    return [*END_TOKENS, *(sentinel(word, mark) for word in FIM_WORDS for mark in "-_")]
 
 
 def _legacy(directory: Path, settings: dict[str, Any]) -> tuple[Any, dict[int, str], bytes]:
@@ -185,6 +237,7 @@ def _legacy(directory: Path, settings: dict[str, Any]) -> tuple[Any, dict[int, s
             text = token.get("content") if isinstance(token, dict) else token
             if isinstance(text, str) and text in known:
                 special.setdefault(text, known[text])
+    special.update({name: known[name] for name in _special_names() if name in known})
     for text, number in sorted(special.items(), key=lambda item: item[1]):
         inner.add_special_tokens([tokenizers.AddedToken(text, normalized=False, special=True)])
         if inner.token_to_id(text) != number:
@@ -199,8 +252,7 @@ def _legacy(directory: Path, settings: dict[str, Any]) -> tuple[Any, dict[int, s
 def _optional_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    value = json.loads(path.read_text(encoding="utf-8-sig"))
-    return value if isinstance(value, dict) else {}
+    return read_json(path, "take it from the same place as the weights")
 
 
 def _surrogate_free(text: str) -> str:

@@ -1,0 +1,191 @@
+"""The tokenizer: text to the letter in both directions, special tokens by their spelling."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from santagen.config import ModelConfig
+from santagen.errors import SantagenError
+from santagen.io.tokenizer import Tokenizer, has_tokenizer
+from tests.io.tokenizer_files import ASSETS, copy_tokenizer, edit_json
+
+BUNDLED = Tokenizer.from_directory(ASSETS, ModelConfig.from_directory(ASSETS))
+
+
+@given(st.text())
+def test_every_text_comes_back(text: str) -> None:
+    assert BUNDLED.decode(BUNDLED.encode(text)) == text
+
+
+def test_encode_agrees_with_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    reference = transformers.AutoTokenizer.from_pretrained(ASSETS)
+    texts = [" lead", "def f(x):\r\n\treturn x + 12345  # é 😀\n", "<fim-prefix>a<fim-suffix>\r\n", "?"]
+    assert BUNDLED.encode_batch(texts) == [
+        reference.encode(text, add_special_tokens=False) for text in texts
+    ]
+    assert [BUNDLED.encode(text) for text in texts] == BUNDLED.encode_batch(texts)
+
+
+def test_token_bytes_and_facts() -> None:
+    assert len(BUNDLED.token_bytes) == BUNDLED.vocab_size == 4096
+    assert BUNDLED.token_bytes[4092] == b"<fim-prefix>"
+    assert {bytes([byte]) for byte in range(256)} <= set(BUNDLED.token_bytes)
+    assert BUNDLED.eos_ids == (4091,)
+    assert BUNDLED.end_ids == {4091, 4092, 4093, 4094, 4095}
+    assert BUNDLED.facts()["fim"] == "hyphen"
+    mask = BUNDLED.known_ids_mask(5000)
+    assert mask[:4096].all() and not mask[4096:].any()
+    assert BUNDLED.known_ids_mask(10).tolist() == [True] * 10
+
+
+def test_decoding_never_raises_and_never_cleans(tmp_path: Path) -> None:
+    lone = BUNDLED.token_bytes.index(b"\xe2")
+    space = BUNDLED.encode(" x")
+    assert BUNDLED.decode([lone, *space]) == "\ufffd x"
+    folder = copy_tokenizer(tmp_path / "cleaning")
+    edit_json(
+        folder / "tokenizer_config.json",
+        lambda value: value.update(clean_up_tokenization_spaces=True, add_prefix_space=True),
+    )
+    cleaning = Tokenizer.from_directory(folder)
+    text = "who ? me , it ' s"
+    assert cleaning.encode(text) == BUNDLED.encode(text)
+    assert cleaning.decode(cleaning.encode(text)) == text
+    assert BUNDLED.decode([999_999]) == ""
+
+
+def spoil(value: dict[str, Any]) -> None:
+    """Switch on everything that changes a text on its way to ids."""
+    value["truncation"] = {
+        "direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0
+    }
+    value["padding"] = {
+        "strategy": {"Fixed": 64}, "direction": "Left", "pad_to_multiple_of": None,
+        "pad_id": 4095, "pad_type_id": 0, "pad_token": "<fim-pad>",
+    }
+    value["normalizer"] = {"type": "Strip", "strip_left": True, "strip_right": True}
+    value["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = True
+    value["model"]["dropout"] = 0.9
+    for token in value["added_tokens"]:
+        token.update(lstrip=True, rstrip=True, single_word=True)
+
+
+def test_settings_that_change_the_text_are_not_honoured(tmp_path: Path) -> None:
+    spoilt = Tokenizer.from_directory(copy_tokenizer(tmp_path / "t", spoil))
+    for text in ("  def f():\n    pass\n  ", "x <fim-suffix>\r\nreturn", "a<fim-middle>b " * 9):
+        assert spoilt.encode(text) == BUNDLED.encode(text)
+        assert spoilt.decode(spoilt.encode(text)) == text
+
+
+@pytest.mark.parametrize("rest", ["\r\n  return x", "", " ", "\n", "x", "\x0b", "<fim-middle>"])
+def test_a_sentinel_is_one_token_whatever_follows(rest: str) -> None:
+    ids = BUNDLED.encode("a<fim-suffix>" + rest)
+    assert 4094 in ids
+    assert BUNDLED.decode(ids[ids.index(4094) + 1 :]) == rest
+
+
+def test_the_underscore_spelling(tmp_path: Path) -> None:
+    star = Tokenizer.from_directory(copy_tokenizer(tmp_path / "santacoder", mark="_"))
+    assert star.fim is not None and star.fim.spelling == "underscore"
+    assert star.end_ids == {4091, 4092, 4093, 4094, 4095}
+    assert star.foreign_sentinels("<fim-prefix>x<fim_suffix>") == ["<fim-prefix>"]
+    assert BUNDLED.foreign_sentinels("<fim-prefix>x<fim_suffix>") == ["<fim_suffix>"]
+
+
+def test_file_separators_end_an_answer(tmp_path: Path) -> None:
+    def change(value: dict[str, Any]) -> None:
+        names = ["<file_sep>", "<filename>"]
+        value["added_tokens"] += [
+            {"id": 4096 + i, "content": name, "single_word": False, "lstrip": False,
+             "rstrip": False, "normalized": False, "special": True}
+            for i, name in enumerate(names)
+        ]  # fmt: skip
+
+    tokenizer = Tokenizer.from_directory(copy_tokenizer(tmp_path / "t", change))
+    assert {4096, 4097} <= tokenizer.end_ids
+    assert tokenizer.vocab_size == 4098
+
+
+def test_a_sentinel_of_the_plain_vocabulary_is_read_as_one_token(tmp_path: Path) -> None:
+    def change(value: dict[str, Any]) -> None:
+        for token in value["added_tokens"]:
+            value["model"]["vocab"][token["content"]] = token["id"]
+        value["added_tokens"] = []
+
+    tokenizer = Tokenizer.from_directory(copy_tokenizer(tmp_path / "t", change))
+    assert tokenizer.encode("a<fim-suffix>b") == BUNDLED.encode("a<fim-suffix>b")
+
+
+def test_end_of_text_from_every_file(tmp_path: Path) -> None:
+    raw = json.loads((ASSETS / "config.json").read_text()) | {"eos_token_id": 7}
+    tokenizer = Tokenizer.from_directory(ASSETS, ModelConfig.from_dict(raw))
+    assert tokenizer.eos_ids == (7, 4091) and 7 in tokenizer.end_ids
+    folder = copy_tokenizer(tmp_path / "t")
+    edit_json(
+        folder / "tokenizer_config.json",
+        lambda value: value.update(eos_token={"content": "!", "__type": "AddedToken"}),
+    )
+    assert Tokenizer.from_directory(folder).eos_ids == (0,)
+
+
+def test_a_model_with_more_rows_than_tokens() -> None:
+    raw = json.loads((ASSETS / "config.json").read_text()) | {"vocab_size": 4100}
+    tokenizer = Tokenizer.from_directory(ASSETS, ModelConfig.from_dict(raw))
+    assert tokenizer.token_bytes[4096:] == [None] * 4
+    assert not tokenizer.known_ids_mask(4100)[4096:].any()
+
+
+def test_legacy_files(tmp_path: Path) -> None:
+    value = json.loads((ASSETS / "tokenizer.json").read_text("utf-8"))
+    merges = ["#version: 0.2", *(" ".join(pair) for pair in value["model"]["merges"])]
+    (tmp_path / "vocab.json").write_text(json.dumps(value["model"]["vocab"]), "utf-8")
+    (tmp_path / "merges.txt").write_text("\n".join(merges), "utf-8")
+    added = {token["content"]: token["id"] for token in value["added_tokens"]}
+    (tmp_path / "added_tokens.json").write_text(json.dumps(added), "utf-8")
+    assert has_tokenizer(tmp_path)
+    legacy = Tokenizer.from_directory(tmp_path)
+    text = "def f(self):\r\n    return self<fim-suffix>\r\n"
+    assert legacy.encode(text) == BUNDLED.encode(text)
+    assert legacy.token_bytes == BUNDLED.token_bytes
+    assert legacy.end_ids == BUNDLED.end_ids
+
+
+def test_what_is_no_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
+    assert not has_tokenizer(tmp_path)
+    with pytest.raises(SantagenError, match=r"holds no tokenizer\.json"):
+        Tokenizer.from_directory(tmp_path)
+    for content in (b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"model": {"type": "BPE"}}'):
+        (tmp_path / "tokenizer.json").write_bytes(content)
+        with pytest.raises(SantagenError) as caught:
+            Tokenizer.from_directory(tmp_path)
+        assert "tokenizer.json" in caught.value.message and caught.value.hint
+
+
+def test_a_broken_tokenizer_config_is_named(tmp_path: Path) -> None:
+    folder = copy_tokenizer(tmp_path / "t")
+    (folder / "tokenizer_config.json").write_text("{", "utf-8")
+    with pytest.raises(SantagenError, match=r"tokenizer_config\.json"):
+        Tokenizer.from_directory(folder)
+
+
+def test_other_kinds_of_tokenizer_are_refused(tmp_path: Path) -> None:
+    def fallback(value: dict[str, Any]) -> None:
+        value["pre_tokenizer"] = None
+        value["decoder"] = {"type": "ByteFallback"}
+
+    with pytest.raises(SantagenError, match="byte-level"):
+        Tokenizer.from_directory(copy_tokenizer(tmp_path / "t", fallback))
+
+
+def test_the_fingerprint_follows_the_file(tmp_path: Path) -> None:
+    same = Tokenizer.from_directory(copy_tokenizer(tmp_path / "a"))
+    other = Tokenizer.from_directory(copy_tokenizer(tmp_path / "b", mark="_"))
+    assert same.fingerprint == BUNDLED.fingerprint != other.fingerprint
+    assert len(same.fingerprint) == 64
