@@ -33,7 +33,9 @@ def parse_size(text: str | int) -> int:
         return text
     match = _SIZE.fullmatch(text)
     if not match:
-        raise SantagenError(f"{text!r} is not a size.", "Write a number, or one like 4k, 32K or 1M.")
+        raise SantagenError(
+            f"{text!r} is not a size.", "Write a number, or one like 4k, 32K or 1M."
+        )
     factor = {"": 1, "k": 1000, "K": 1024, "m": 1024**2, "M": 1024**2, "g": 1024**3, "G": 1024**3}
     return int(float(match[1]) * factor[match[2]])
 
@@ -82,7 +84,9 @@ class ModelConfig:
     def from_directory(cls, directory: Path) -> ModelConfig:
         """Read config.json (and the end token of generation_config.json) of a model directory."""
         path = directory / "config.json"
-        raw = read_json(path, "a model directory holds config.json, the weights and the tokenizer files")
+        raw = read_json(
+            path, "a model directory holds config.json, the weights and the tokenizer files"
+        )
         generation = directory / "generation_config.json"
         if generation.is_file():
             eos = read_json(generation, "mend or remove it").get("eos_token_id")
@@ -96,7 +100,9 @@ class ModelConfig:
         model_type = raw.get("model_type")
         architectures = tuple(raw.get("architectures") or ())
         known_architecture = any(name in ARCHITECTURES for name in architectures)
-        if model_type not in MODEL_TYPES or (model_type == "gpt2" and not _is_multi_query_gpt2(raw)):
+        if model_type not in MODEL_TYPES or (
+            model_type == "gpt2" and not _is_multi_query_gpt2(raw)
+        ):
             if not (model_type is None and known_architecture):
                 from santagen import __version__
 
@@ -187,15 +193,21 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise SantagenError(f"{path} does not exist.", f"{hint[:1].upper()}{hint[1:]}.") from None
     except (ValueError, OSError) as error:
-        raise SantagenError(f"{path} can't be read as JSON: {error}.", f"{hint[:1].upper()}{hint[1:]}.") from None
+        raise SantagenError(
+            f"{path} can't be read as JSON: {error}.", f"{hint[:1].upper()}{hint[1:]}."
+        ) from None
     if not isinstance(value, dict):
-        raise SantagenError(f"{path} does not hold a JSON object.", f"{hint[:1].upper()}{hint[1:]}.")
+        raise SantagenError(
+            f"{path} does not hold a JSON object.", f"{hint[:1].upper()}{hint[1:]}."
+        )
     return value
 
 
 def _is_multi_query_gpt2(raw: dict[str, Any]) -> bool:
-    return raw.get("attention_head_type") == "multiquery" or raw.get("multi_query") is True or (
-        "GPT2LMHeadCustomModel" in (raw.get("architectures") or ())
+    return (
+        raw.get("attention_head_type") == "multiquery"
+        or raw.get("multi_query") is True
+        or ("GPT2LMHeadCustomModel" in (raw.get("architectures") or ()))
     )
 
 

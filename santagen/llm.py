@@ -193,7 +193,9 @@ def _dtype(choice: str, config: ModelConfig, device: torch.device) -> tuple[torc
     """(dtype, note): auto is float32 on the CPU and the checkpoint's own on CUDA, float16 read as bfloat16."""
     if choice != "auto":
         if choice not in DTYPES:
-            raise SantagenError(f"--dtype {choice} is not known.", f"Choose auto or one of {', '.join(DTYPES)}.")
+            raise SantagenError(
+                f"--dtype {choice} is not known.", f"Choose auto or one of {', '.join(DTYPES)}."
+            )
         return DTYPES[choice], ""
     if device.type == "cpu":
         return torch.float32, ""

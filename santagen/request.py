@@ -42,7 +42,9 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         def refuse(name: str, value: object, wanted: str) -> None:
-            raise SantagenError(f"{name} is {value!r}; it must be {wanted}.", f"Give a {name} that is {wanted}.")
+            raise SantagenError(
+                f"{name} is {value!r}; it must be {wanted}.", f"Give a {name} that is {wanted}."
+            )
 
         for name in ("max_tokens", "top_k", "n", "seed"):
             value = getattr(self, name)
@@ -50,7 +52,11 @@ class SamplingParams:
                 refuse(name, value, "a whole number")
         for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, (int, float))
+                or not math.isfinite(value)
+            ):
                 refuse(name, value, "a finite number")
         if self.max_tokens < 1:
             refuse("max_tokens", self.max_tokens, "at least 1")

@@ -40,8 +40,13 @@ def prefill_logits(model: FlashSantacoderForCausalLM, prompts: list[list[int]]) 
     lengths = torch.tensor([len(p) for p in prompts], dtype=torch.int32)
     cu = torch.cat([torch.zeros(1, dtype=torch.int32), lengths.cumsum(0).int()])
     logits, _ = model(
-        torch.tensor(sum(prompts, [])), torch.cat([torch.arange(len(p)) for p in prompts]), cu,
-        list(zip(*cache, strict=True)), tables, torch.cat(slots),
-        Seqlen(lengths, torch.zeros_like(lengths), cu, cu), int(lengths.max()),
+        torch.tensor(sum(prompts, [])),
+        torch.cat([torch.arange(len(p)) for p in prompts]),
+        cu,
+        list(zip(*cache, strict=True)),
+        tables,
+        torch.cat(slots),
+        Seqlen(lengths, torch.zeros_like(lengths), cu, cu),
+        int(lengths.max()),
     )
     return list(logits.split(lengths.tolist()))

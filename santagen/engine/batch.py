@@ -1,8 +1,8 @@
 """What one launch on the device consists of: plain lists that the scheduler fills and the runner executes.
 
-    Step.moves, .vacated, .new_blocks      changes of the row table, applied first
-    Step.prefill                           packed prompts, then one first token per admitted sample
-    otherwise                              one decode step of rows [0, size)
+Step.moves, .vacated, .new_blocks      changes of the row table, applied first
+Step.prefill                           packed prompts, then one first token per admitted sample
+otherwise                              one decode step of rows [0, size)
 """
 
 from __future__ import annotations

@@ -34,7 +34,9 @@ class BlockManager:
     def __init__(self, num_blocks: int, block_size: int, prefix_sharing: bool = True) -> None:
         self.num_blocks, self.block_size = num_blocks, block_size
         self.prefix_sharing = prefix_sharing
-        self._free = list(range(1, num_blocks))  # a heap: low numbers first keep the live range dense
+        self._free = list(
+            range(1, num_blocks)
+        )  # a heap: low numbers first keep the live range dense
         self._refs = [0] * num_blocks
         self._table: dict[PrefixKey, _Entry] = {}
         self._entry_of: dict[int, _Entry] = {}

@@ -47,14 +47,19 @@ def plan_cache(
         )
     if longest < 2:
         raise SantagenError(
-            f"--max-model-len {longest} leaves no room for a prompt and a new token.", "Give at least 2."
+            f"--max-model-len {longest} leaves no room for a prompt and a new token.",
+            "Give at least 2.",
         )
     rows = _positive("--max-num-seqs", settings.max_num_seqs, DEFAULT_ROWS[device.type])
     batched = _positive(
-        "--max-num-batched-tokens", settings.max_num_batched_tokens, DEFAULT_BATCHED_TOKENS[device.type]
+        "--max-num-batched-tokens",
+        settings.max_num_batched_tokens,
+        DEFAULT_BATCHED_TOKENS[device.type],
     )
     if rows > MAX_ROWS:
-        raise SantagenError(f"--max-num-seqs {rows} is more than {MAX_ROWS}.", "Give a smaller number.")
+        raise SantagenError(
+            f"--max-num-seqs {rows} is more than {MAX_ROWS}.", "Give a smaller number."
+        )
     n_kv_head = 1 if config.multi_query else config.n_head
     block_bytes = size * config.kv_bytes_per_token(dtype.itemsize)
     blocks_a_row = -(-longest // size)
@@ -78,7 +83,9 @@ def _positive(name: str, value: int | None, default: int) -> int:
     if value is None:
         return default
     if value < 1:
-        raise SantagenError(f"{name} is {value}; it must be at least 1.", f"Leave {name} out, or raise it.")
+        raise SantagenError(
+            f"{name} is {value}; it must be at least 1.", f"Leave {name} out, or raise it."
+        )
     return value
 
 

@@ -43,7 +43,11 @@ class ModelRunner:
     """The model, its cache and the row table of one device."""
 
     def __init__(
-        self, model: FlashSantacoderForCausalLM, shape: CacheShape, table: RowTable, sampler: Sampler
+        self,
+        model: FlashSantacoderForCausalLM,
+        shape: CacheShape,
+        table: RowTable,
+        sampler: Sampler,
     ) -> None:
         self.model, self.shape, self.table, self.sampler = model, shape, table, sampler
         self.device = table.device
@@ -81,12 +85,16 @@ class ModelRunner:
         block = block_table.gather(1, (position // block_size).long().unsqueeze(1)).squeeze(1)
         slot = torch.where(finished, 0, block * block_size + position % block_size).long()
         context = torch.where(finished, 1, position + 1)  # int32
-        seqlen = Seqlen(
-            torch.ones_like(context), context - 1, has_prefix=False, kv_lengths=context
-        )
+        seqlen = Seqlen(torch.ones_like(context), context - 1, has_prefix=False, kv_lengths=context)
         logits, _ = self.model(
-            data[:, columns.TOKEN].contiguous(), position.contiguous(), None, self.layers, block_table,
-            slot, seqlen, max_context,
+            data[:, columns.TOKEN].contiguous(),
+            position.contiguous(),
+            None,
+            self.layers,
+            block_table,
+            slot,
+            seqlen,
+            max_context,
         )
         return logits
 
@@ -106,12 +114,22 @@ class ModelRunner:
         count = len(step.prefill)
         cu_q = fields["cu_q"].int()
         seqlen = Seqlen(
-            fields["new"].int(), fields["cached"].int(), cu_q, fields["cu_k"].int(),
-            max_q=int(packed["new"].max()), has_prefix=bool(packed["cached"].any()),
+            fields["new"].int(),
+            fields["cached"].int(),
+            cu_q,
+            fields["cu_k"].int(),
+            max_q=int(packed["new"].max()),
+            has_prefix=bool(packed["cached"].any()),
         )
         logits, _ = self.model(
-            fields["ids"], fields["positions"], cu_q, self.layers,
-            fields["block_tables"].view(count, -1).int(), fields["slots"], seqlen, step.max_context,
+            fields["ids"],
+            fields["positions"],
+            cu_q,
+            self.layers,
+            fields["block_tables"].view(count, -1).int(),
+            fields["slots"],
+            seqlen,
+            step.max_context,
             lm_head_indices=fields["last"],
         )
         if len(fields["copy_from"]):
@@ -128,7 +146,9 @@ class ModelRunner:
         finished = record[:, columns.FINISHED] != 0
         # In decode the drawn token stands one past the fed one; a prefill's record already points at it.
         ahead = 0 if step.is_prefill else 1
-        drawn = self.sampler.draw(logits, record, record[:, columns.POSITION] + ahead, row, step.features)
+        drawn = self.sampler.draw(
+            logits, record, record[:, columns.POSITION] + ahead, row, step.features
+        )
         token = drawn.tokens.int()
         ended = self.sampler.ends_row(token, record)
         record[:, columns.POSITION] += (~finished).int() * ahead
@@ -141,9 +161,9 @@ class ModelRunner:
 def _pack(items: list[PrefillItem], block_size: int) -> dict[str, np.ndarray]:
     """The arrays of one packed prefill, int64.
 
-        ids        | prompt 0 ...  | prompt 1 .. | prompt 2 ....... |      no padding
-        positions  | 0 1 2 3 ...   | 64 65 ..    | 0 1 2 .......    |      (prompt 1: 64 tokens cached)
-        cu_q       0               n0            n0+n1              n0+n1+n2
+    ids        | prompt 0 ...  | prompt 1 .. | prompt 2 ....... |      no padding
+    positions  | 0 1 2 3 ...   | 64 65 ..    | 0 1 2 .......    |      (prompt 1: 64 tokens cached)
+    cu_q       0               n0            n0+n1              n0+n1+n2
     """
     ids, positions, slots, rows, source, copies = [], [], [], [], [], []
     for number, item in enumerate(items):

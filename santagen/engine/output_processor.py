@@ -22,7 +22,9 @@ from santagen.request import SampleOutput, TokenLogprob
 class OutputProcessor:
     """`end_ids` end a sample unless it ignores them; `eos_ids` among them are the model's own end."""
 
-    def __init__(self, tokenizer: Tokenizer | None, eos_ids: SequenceOf[int], end_ids: SequenceOf[int]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer | None, eos_ids: SequenceOf[int], end_ids: SequenceOf[int]
+    ) -> None:
         self.tokenizer = tokenizer
         self.eos_ids, self.end_ids = frozenset(eos_ids), frozenset(end_ids)
         self.tokens = 0  # drawn and kept, over all samples
@@ -51,8 +53,16 @@ class OutputProcessor:
             wanted = sequence.request.params.logprobs
             if wanted is not None:
                 assert logprobs is not None
-                top = () if top_ids is None or top_logprobs is None else tuple(
-                    zip(top_ids[i, :wanted].tolist(), top_logprobs[i, :wanted].tolist(), strict=True)
+                top = (
+                    ()
+                    if top_ids is None or top_logprobs is None
+                    else tuple(
+                        zip(
+                            top_ids[i, :wanted].tolist(),
+                            top_logprobs[i, :wanted].tolist(),
+                            strict=True,
+                        )
+                    )
                 )
                 sequence.logprobs.append(TokenLogprob(token, float(logprobs[i]), top))
             output = self._ended(sequence, token, bool(step.last[i]))

@@ -55,7 +55,9 @@ class RowTable:
                 where.append(np.arange(first, first + len(record), dtype=np.int64))
                 what.append(record)
         if where:
-            index, value = to_device(np.stack([np.concatenate(where), np.concatenate(what)]), self.device)
+            index, value = to_device(
+                np.stack([np.concatenate(where), np.concatenate(what)]), self.device
+            )
             self.data.view(-1).index_copy_(0, index, value.int())
 
     def _record(self, sequence: Sequence, position: int) -> np.ndarray:

@@ -46,7 +46,11 @@ class Sampler:
     """`known` masks the ids that have a token, `end_ids` those that end a sample; V entries each."""
 
     def __init__(
-        self, vocab_size: int, known: np.ndarray | None, end_ids: frozenset[int], capacity: int,
+        self,
+        vocab_size: int,
+        known: np.ndarray | None,
+        end_ids: frozenset[int],
+        capacity: int,
         device: torch.device,
     ) -> None:
         self.vocab_size, self.capacity, self.device = vocab_size, capacity, device

@@ -91,12 +91,12 @@ class Scheduler:
         """The next launch, or None: nothing to do, or `needs_drain` says tokens must be read first."""
         self.needs_drain = False
         self._close_holes()
-        vacated = range(len(self.rows), self._device_size)
         step = self._schedule_prefill() or self._schedule_decode()
         if step is None:
             return None
         step.moves = [(source, target) for target, source in self._moves.items()]
-        step.vacated = vacated
+        # Rows that this launch fills anew are not among them: one scatter must not write a place twice.
+        step.vacated = range(step.size, self._device_size)
         self._moves.clear()
         self._device_size = step.size
         return step
@@ -170,19 +170,21 @@ class Scheduler:
             self._left[row] = sequence.limit - sequence.launched
             last[i] = self._left[row] == 0
         step = Step(
-            len(self.rows), sequences, last, _features(sequences),
-            max(len(item.tokens) for item in items), prefill=items,
+            len(self.rows),
+            sequences,
+            last,
+            _features(sequences),
+            max(len(item.tokens) for item in items),
+            prefill=items,
         )
-        for i in np.flatnonzero(last):
+        for i in np.flatnonzero(last).tolist():
             self._leave(sequences[i])
         self.counts.prefills += 1
         self.counts.prefill_tokens += sum(len(item.tokens) - item.cached for item in items)
         self.counts.cached_tokens += sum(item.cached for item in items)
         return step
 
-    def _admit(
-        self, group: PromptGroup, most: int, budget: int, first: bool
-    ) -> PrefillItem | None:
+    def _admit(self, group: PromptGroup, most: int, budget: int, first: bool) -> PrefillItem | None:
         """Give up to `most` samples of the group rows and blocks; None when nothing fits now."""
         size, tokens = self.blocks.block_size, group.tokens
         whole, rest = divmod(len(tokens), size)
@@ -252,8 +254,12 @@ class Scheduler:
                 return self._schedule_prefill()
             return None
         block_size = self.blocks.block_size
-        wanting = np.flatnonzero(self._position[:size] % block_size == 0)
-        wanting = [r for r in wanting if len(self.rows[r].blocks) * block_size <= self._position[r]]
+        at_block_start = np.flatnonzero(self._position[:size] % block_size == 0).tolist()
+        wanting = [
+            row
+            for row in at_block_start
+            if len(self.rows[row].blocks) * block_size <= self._position[row]
+        ]
         if len(wanting) > self.blocks.available:
             self._drop_held_blocks()
         if len(wanting) > self.blocks.available:
@@ -263,7 +269,7 @@ class Scheduler:
         for row in wanting:
             sequence = self.rows[row]
             block = self.blocks.allocate()
-            new_blocks.append((int(row), len(sequence.blocks), block))
+            new_blocks.append((row, len(sequence.blocks), block))
             sequence.blocks.append(block)
         self._position[:size] += 1
         self._left[:size] -= 1
@@ -274,10 +280,14 @@ class Scheduler:
         for sequence in sequences:
             sequence.launched += 1
         step = Step(
-            size, sequences, last, self._features, int(self._position[:size].max()),
+            size,
+            sequences,
+            last,
+            self._features,
+            int(self._position[:size].max()),
             new_blocks=new_blocks,
         )
-        for row in np.flatnonzero(last):
+        for row in np.flatnonzero(last).tolist():
             self._leave(sequences[row])
         self.counts.decodes += 1
         return step

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from santagen.checkpoint.weights import Weights
@@ -43,7 +42,9 @@ def load_multi_mqa(
     num_heads counts this rank's query heads. Dispatches to the GPTQ half where the checkpoint is quantised.
     """
     if weights.quantization is not None:
-        return _load_multi_mqa_gptq(config, prefix, weights, bias, head_size, num_heads, hidden_size)
+        return _load_multi_mqa_gptq(
+            config, prefix, weights, bias, head_size, num_heads, hidden_size
+        )
     return _load_multi_mqa(config, prefix, weights, bias, head_size, num_heads, hidden_size)
 
 
@@ -197,7 +198,8 @@ class FlashSantacoderModel(nn.Module):
             f"{prefix}.wpe.weight", config.n_positions, weights, parallel, reduce=False
         )
         self.h = nn.ModuleList(
-            Block(f"{prefix}.h.{layer}", config, weights, parallel) for layer in range(config.n_layer)
+            Block(f"{prefix}.h.{layer}", config, weights, parallel)
+            for layer in range(config.n_layer)
         )
         self.ln_f = FastLayerNorm(f"{prefix}.ln_f", weights, config.layer_norm_epsilon)
 
@@ -269,7 +271,13 @@ class FlashSantacoderForCausalLM(nn.Module):
             seqlen.cu_seqlen_q = cu_seqlen_prefill
         plan = self.attention.plan(seqlen, block_tables, max_s, decode=not prefill)
         hidden = self.transformer(
-            input_ids, position_ids, kv_cache, self.attention, plan, slots, prefill,
+            input_ids,
+            position_ids,
+            kv_cache,
+            self.attention,
+            plan,
+            slots,
+            prefill,
             prefill_cache_indices,
         )
         if lm_head_indices is not None:

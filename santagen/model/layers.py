@@ -25,7 +25,8 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
     """The function that config.json's activation_function names (checked by ModelConfig)."""
     if name in TANH_GELUS:
         return partial(F.gelu, approximate="tanh")
-    return {"gelu": F.gelu, "relu": F.relu, "silu": F.silu}[name]
+    plain: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu}
+    return plain[name]
 
 
 class Linear(nn.Module):

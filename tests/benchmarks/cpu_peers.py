@@ -59,8 +59,12 @@ def transformers_runner(path: Path, batch: int) -> Callable[[Work], float]:
             mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids, _ in part])
             with torch.inference_mode():
                 model.generate(
-                    padded, attention_mask=mask, max_new_tokens=max(new for _, new in part),
-                    do_sample=False, eos_token_id=None, pad_token_id=0,
+                    padded,
+                    attention_mask=mask,
+                    max_new_tokens=max(new for _, new in part),
+                    do_sample=False,
+                    eos_token_id=None,
+                    pad_token_id=0,
                 )
         return time.perf_counter() - start
 
@@ -86,7 +90,10 @@ def ctranslate2_runner(path: Path, batch: int, threads: int) -> Callable[[Work],
             new = max(n for _, n in part)
             generator.generate_batch(
                 [[vocabulary[i] for i in ids] for ids, _ in part],
-                max_length=new, min_length=new, sampling_topk=1, include_prompt_in_result=False,
+                max_length=new,
+                min_length=new,
+                sampling_topk=1,
+                include_prompt_in_result=False,
                 end_token=[],
             )
         return time.perf_counter() - start
@@ -119,17 +126,24 @@ def main() -> None:
     runners = {"santagen": santagen_runner(None)}
     for batch in arguments.batches:
         runners[f"transformers, batch {batch}, sorted"] = transformers_runner(path, batch)
-        runners[f"ctranslate2, batch {batch}, sorted"] = ctranslate2_runner(path, batch, arguments.threads)
+        runners[f"ctranslate2, batch {batch}, sorted"] = ctranslate2_runner(
+            path, batch, arguments.threads
+        )
     for name, work in works.items():
         tokens = sum(new for _, new in work)
-        print(f"{name}: {len(work)} rows, {sum(len(r) for r, _ in work):,} prompt tokens, {tokens:,} new")
+        print(
+            f"{name}: {len(work)} rows, {sum(len(r) for r, _ in work):,} prompt tokens, {tokens:,} new"
+        )
         best = 0.0
         for label, run in runners.items():
             run(work[:8])
             rates = [tokens / run(work) for _ in range(arguments.repeat)]
             rate = statistics.median(rates)
             best = best if label == "santagen" else max(best, rate)
-            print(f"  {label:36} {rate:8,.0f} tok/s   ({min(rates):,.0f} to {max(rates):,.0f})", flush=True)
+            print(
+                f"  {label:36} {rate:8,.0f} tok/s   ({min(rates):,.0f} to {max(rates):,.0f})",
+                flush=True,
+            )
             if label == "santagen":
                 own = rate
         print(f"  santagen / best peer = {own / best:.2f}")

@@ -64,7 +64,9 @@ def test_greedy_equals_transformers(llm: LLM, bundled_model: Path) -> None:
     ],
     ids=str,
 )
-def test_batch_preemption_and_sharing_change_no_token(sampled: Found, settings: dict[str, Any]) -> None:
+def test_batch_preemption_and_sharing_change_no_token(
+    sampled: Found, settings: dict[str, Any]
+) -> None:
     if "block_size" in settings:  # another block size is another order of sums: compare with itself
         size = settings["block_size"]
         wanted = ids_of(LLM(device="cpu", block_size=size), SAMPLED)
@@ -94,7 +96,9 @@ def test_run_ahead_changes_no_token(sampled: Found) -> None:
     ahead = [(o.completion, o.stop_reason, o.token_ids) for o in llm.generate(PROMPTS, stops)]
     assert ids_of(llm, SAMPLED) == sampled
     llm.engine.run_ahead = 0
-    assert [(o.completion, o.stop_reason, o.token_ids) for o in llm.generate(PROMPTS, stops)] == ahead
+    assert [
+        (o.completion, o.stop_reason, o.token_ids) for o in llm.generate(PROMPTS, stops)
+    ] == ahead
 
 
 def test_samples_differ_and_seeds_matter(llm: LLM, sampled: Found) -> None:
@@ -115,7 +119,9 @@ def test_stop_strings_cut_the_text(llm: LLM) -> None:
     cut = llm.generate(PROMPTS[:1], SamplingParams(max_tokens=40, stop=("turn a", "zzz")))[0]
     assert (cut.finish_reason, cut.stop_reason) == ("stop", "turn a")
     assert cut.completion == free.completion[: free.completion.index("turn a")]
-    kept = llm.generate(PROMPTS[:1], SamplingParams(max_tokens=40, stop=("turn a",), include_stop=True))[0]
+    kept = llm.generate(
+        PROMPTS[:1], SamplingParams(max_tokens=40, stop=("turn a",), include_stop=True)
+    )[0]
     assert kept.completion == (cut.completion or "") + "turn a"
     assert free.token_ids[: len(cut.token_ids)] == cut.token_ids
 
@@ -133,14 +139,20 @@ def test_ends(llm: LLM) -> None:
 
 def test_logprobs_are_the_models_own(llm: LLM, bundled_model: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    params = SamplingParams(max_tokens=6, temperature=0.7, top_k=5, repetition_penalty=1.2, logprobs=3)
+    params = SamplingParams(
+        max_tokens=6, temperature=0.7, top_k=5, repetition_penalty=1.2, logprobs=3
+    )
     output = llm.generate(PROMPTS[:1], params)[0]
     assert output.logprobs is not None and len(output.logprobs) == output.generated_tokens
-    reference = transformers.AutoModelForCausalLM.from_pretrained(bundled_model, dtype=torch.float32)
+    reference = transformers.AutoModelForCausalLM.from_pretrained(
+        bundled_model, dtype=torch.float32
+    )
     drawn = [t.token_id for t in output.logprobs]
     ids = torch.tensor([[*output.request.prompt_token_ids, *drawn]])
     with torch.inference_mode():
-        table = torch.log_softmax(reference(ids).logits[0].float(), -1)[len(output.request.prompt_token_ids) - 1 :]
+        table = torch.log_softmax(reference(ids).logits[0].float(), -1)[
+            len(output.request.prompt_token_ids) - 1 :
+        ]
     for step, token in enumerate(output.logprobs):
         assert token.logprob == pytest.approx(float(table[step, token.token_id]), abs=1e-4)
         assert [i for i, _ in token.top] == table[step].topk(3).indices.tolist()
@@ -164,7 +176,9 @@ def test_infilling_uses_the_models_sentinels(llm: LLM) -> None:
 
 
 def test_bad_prompts_do_not_stop_the_others(llm: LLM) -> None:
-    results = list(llm.stream(["def f():", "x " * 5000, "", [99999], "y"], SamplingParams(max_tokens=2)))
+    results = list(
+        llm.stream(["def f():", "x " * 5000, "", [99999], "y"], SamplingParams(max_tokens=2))
+    )
     assert sorted(r.number for r in results if isinstance(r, RowFailure)) == [1, 2, 3]
     with pytest.raises(SantagenError, match="positions"):
         llm.generate(["x " * 5000], SamplingParams(max_tokens=2))

@@ -28,6 +28,8 @@ class FakeDevice:
             self.rows[target] = old[source]
         for row in step.vacated:
             self.rows[row] = None
+        fresh = {sequence.row for item in step.prefill for sequence in item.samples}
+        assert not fresh & set(step.vacated), "a row would be written twice in one scatter"
         for item in step.prefill:
             for sequence in item.samples:
                 self.rows[sequence.row] = sequence
@@ -37,7 +39,12 @@ class FakeDevice:
 
 
 def drive(
-    prompts: list[tuple[tuple[int, ...], int, int]], rows: int, blocks: int, block_size: int, seed: int, ahead: int
+    prompts: list[tuple[tuple[int, ...], int, int]],
+    rows: int,
+    blocks: int,
+    block_size: int,
+    seed: int,
+    ahead: int,
 ) -> tuple[dict[tuple[int, int], list[int]], Scheduler]:
     """Run (prompt, n, limit) jobs; token = its position, an end drawn by chance. Returns the outputs."""
     chance = random.Random(seed)
@@ -103,7 +110,9 @@ NO_SHRINK = (Phase.explicit, Phase.generate)
 
 jobs = st.lists(
     st.tuples(
-        st.lists(st.integers(0, 2), min_size=1, max_size=20).map(tuple), st.integers(1, 5), st.integers(1, 14)
+        st.lists(st.integers(0, 2), min_size=1, max_size=20).map(tuple),
+        st.integers(1, 5),
+        st.integers(1, 14),
     ),
     min_size=1,
     max_size=12,
@@ -111,9 +120,21 @@ jobs = st.lists(
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, phases=NO_SHRINK)
-@given(jobs, st.integers(1, 9), st.integers(0, 8), st.sampled_from([1, 4, 8]), st.integers(0, 9999), st.integers(0, 2))
+@given(
+    jobs,
+    st.integers(1, 9),
+    st.integers(0, 8),
+    st.sampled_from([1, 4, 8]),
+    st.integers(0, 9999),
+    st.integers(0, 2),
+)
 def test_nothing_is_lost_or_doubled(
-    prompts: list[tuple[tuple[int, ...], int, int]], rows: int, spare: int, block_size: int, seed: int, ahead: int
+    prompts: list[tuple[tuple[int, ...], int, int]],
+    rows: int,
+    spare: int,
+    block_size: int,
+    seed: int,
+    ahead: int,
 ) -> None:
     longest = max(len(tokens) + limit for tokens, _, limit in prompts)
     blocks = 1 + -(-longest // block_size) + spare

@@ -29,6 +29,7 @@ from santagen.kernels.sampling import sample_reference
 from tests.kernels.attention_cases import make_paged, make_qkv
 from tests.kernels.sampling_cases import make_case
 
+Config = tuple[int, int, int]
 DEVICE, HALF = "cuda", torch.bfloat16
 START = time.perf_counter()
 LAYER_BYTES = 4e8  # of caches that a timing walks through
@@ -43,7 +44,7 @@ class Table:
     def row(self, name: str, case: str, work: Callable[[], str]) -> None:
         if time.perf_counter() - START > self.budget:
             self.skipped += 1
-            print(f"{name:<10} {case:<46} skipped: the time is up", flush=True)
+            print(f"{name:<8} {case:<58} skipped: the time is up", flush=True)
             return
         try:
             text = work()
@@ -51,7 +52,7 @@ class Table:
             self.failed += 1
             text = f"FAILED {type(error).__name__}: {str(error).strip().splitlines()[:1]}"
         elapsed = time.perf_counter() - START
-        print(f"{name:<10} {case:<46} {text}   [{elapsed:.0f} s]", flush=True)
+        print(f"{name:<8} {case:<58} {text}   [{elapsed:.0f} s]", flush=True)
 
 
 def time_us(calls: list[Callable[[], Any]], replays: int = 7) -> float:
@@ -197,11 +198,12 @@ class DecodeCase:
         self.slot = self.table[:, last // block_size].long() * block_size + last % block_size
         self.q, self.k, self.v = make_qkv(batch, heads, 1, 128, HALF, DEVICE)
         self.bytes = batch * context * 512
+        self.counters = torch.zeros(batch, dtype=torch.int32, device=DEVICE)
 
-    def run(self, layer: int, splits: int, config: tuple[int, int, int] | None) -> Tensor:
+    def run(self, layer: int, splits: int, config: Config, counted: bool) -> Tensor:
         return decode(
             self.q, *self.caches[layer], self.table, self.lengths, 128**-0.5, None, self.k, self.v,
-            self.slot, splits, config,
+            self.slot, splits, self.counters if counted else None, config,
         )
 
     def check(self, out: Tensor) -> str:
@@ -212,9 +214,9 @@ class DecodeCase:
         )
         return close(out[rows], wanted, 0.02)
 
-    def time(self, splits: int, config: tuple[int, int, int] | None) -> str:
-        note = self.check(self.run(0, splits, config))
-        calls = [lambda n=n: self.run(n, splits, config) for n in range(self.layers)]
+    def time(self, splits: int, config: Config, counted: bool) -> str:
+        note = self.check(self.run(0, splits, config, counted))
+        calls = [lambda n=n: self.run(n, splits, config, counted) for n in range(self.layers)]
         us = time_us(calls * max(1, 12 // self.layers))
         return f"{speed(us, self.bytes)}  {note}"
 
@@ -252,7 +254,8 @@ def check_decode() -> str:
             caches = (paged.k_cache.clone(), paged.v_cache.clone())
             tail = (paged.block_table, paged.context_len, size**-0.5)
             out = torch.full((len(lengths), heads, size), torch.nan, dtype=dtype, device=DEVICE)
-            pa.paged_mqa_decode(q, *caches, *tail, out, **new, num_splits=splits)
+            counters = torch.zeros(99, dtype=torch.int32, device=DEVICE) if new else None
+            pa.paged_mqa_decode(q, *caches, *tail, out, **new, num_splits=splits, counters=counters)
             wanted_caches = (paged.k_cache.clone(), paged.v_cache.clone())
             wanted = pa.paged_mqa_decode_reference(
                 q, *wanted_caches, *tail, **new, num_splits=1
@@ -266,7 +269,7 @@ def check_decode() -> str:
 def bench_decode(table: Table) -> None:
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     table.row("decode", "check odd shapes", check_decode)
-    few = ((64, 4, 3), (32, 4, 4))
+    few = ((64, 4, 3), (32, 4, 4), (64, 4, 5))
     many = ((32, 4, 4), (64, 4, 3), (64, 4, 2), (32, 4, 3), (128, 4, 2), (32, 2, 4))
     cases = [
         (1, 400, 256, 16, few), (16, 400, 256, 16, few), (64, 400, 256, 16, few),
@@ -274,7 +277,7 @@ def bench_decode(table: Table) -> None:
         (2048, 260, 256, 16, many[:2]), (4096, 512, 256, 16, many[:4]),
         (1024, 400, 64, 16, many[:2]), (1024, 400, 16, 16, many[:2]), (64, 400, 16, 16, few[:1]),
         (256, 400, 256, 48, ((32, 4, 3), (64, 4, 2), (64, 4, 3), (32, 8, 3))),
-        (1, 1900, 256, 16, few[:1]),
+        (1, 1900, 256, 16, few[:1]), (132, 400, 256, 16, few),
     ]
     for batch, context, block_size, heads, configs in cases:
         made: list[DecodeCase] = []
@@ -289,13 +292,18 @@ def bench_decode(table: Table) -> None:
 
         chosen = pa.choose_num_splits(batch, 1, max(context, 512), processors)
         for config in configs:
-            splits = {chosen, max(1, chosen // 2)} if batch <= 64 else {chosen}
-            for count in sorted(splits, reverse=True):
+            tries = [(chosen, False)]
+            if batch <= 64:
+                tries = [(chosen, True), (chosen, False), (max(1, chosen // 2), True), (1, False)]
+            if config == (64, 4, 5):
+                tries = tries[-1:]
+            for count, counted in tries:
                 own = config == tile_config(HALF, heads, batch * count) and count == chosen
                 name = f"{'*' if own else ' '}B {batch} ctx {context} block {block_size} H {heads}"
                 table.row(
-                    "decode", f"{name} {config} splits {count}",
-                    lambda c=case, a=(count, config): c().time(*a),
+                    "decode",
+                    f"{name} {config} splits {count}{' counted' if counted else ''}",
+                    lambda c=case, a=(count, config, counted): c().time(*a),
                 )
         if block_size == 256 and heads == 16 and FLASH:
             name = f" B {batch} ctx {context} block {block_size} FA2"

@@ -23,12 +23,18 @@ from santagen.request import Request
 from tests.gpu.random_model import SANTACODER, STARCODER, write_random_model
 
 
-def requests(count: int, prompt: int, new: int, temperature: float, vocab: int, n: int) -> list[Request]:
+def requests(
+    count: int, prompt: int, new: int, temperature: float, vocab: int, n: int
+) -> list[Request]:
     """Distinct random prompts; top_p 0.95 where sampled."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(0, vocab, (count, prompt), generator=generator).tolist()
     params = SamplingParams(
-        max_tokens=new, temperature=temperature, top_p=0.95 if temperature else 1.0, n=n, ignore_eos=True
+        max_tokens=new,
+        temperature=temperature,
+        top_p=0.95 if temperature else 1.0,
+        n=n,
+        ignore_eos=True,
     )
     return [Request(i, i, tuple(row), params, tuple(range(n))) for i, row in enumerate(ids)]
 
@@ -56,7 +62,9 @@ def main() -> None:
         write_random_model(path, shape)
     start = time.perf_counter()
     llm = LLM(
-        str(path), attention=arguments.attention, max_num_seqs=arguments.max_num_seqs,
+        str(path),
+        attention=arguments.attention,
+        max_num_seqs=arguments.max_num_seqs,
         enforce_eager=arguments.eager,
     )
     torch.cuda.synchronize()
@@ -70,7 +78,10 @@ def main() -> None:
         work = requests(count, prompt, new, float(match[5] or 0), vocab, n)
         for _ in range(arguments.repeat):
             seconds, tokens = run(llm, work)
-            print(f"{text:24} {tokens:9,} tokens {seconds:8.2f} s {tokens / seconds:10,.0f} tok/s", flush=True)
+            print(
+                f"{text:24} {tokens:9,} tokens {seconds:8.2f} s {tokens / seconds:10,.0f} tok/s",
+                flush=True,
+            )
         if arguments.profile:
             profile(llm, work[: llm.plan.max_num_seqs])
     print(f"peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB; {llm.engine.stats}")
@@ -82,13 +93,26 @@ def profile(llm: LLM, work: list[Request]) -> None:
     from torch.profiler import profile as profiler
 
     short = [
-        Request(r.row_id, r.number, r.prompt_token_ids, SamplingParams(
-            max_tokens=24, temperature=r.params.temperature, top_p=r.params.top_p, ignore_eos=True))
+        Request(
+            r.row_id,
+            r.number,
+            r.prompt_token_ids,
+            SamplingParams(
+                max_tokens=24,
+                temperature=r.params.temperature,
+                top_p=r.params.top_p,
+                ignore_eos=True,
+            ),
+        )
         for r in work
     ]
     with profiler(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as record:
         run(llm, short)
-    print(record.key_averages().table(sort_by="self_cuda_time_total", row_limit=22, max_name_column_width=60))
+    print(
+        record.key_averages().table(
+            sort_by="self_cuda_time_total", row_limit=22, max_name_column_width=60
+        )
+    )
 
 
 if __name__ == "__main__":

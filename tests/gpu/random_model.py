@@ -12,7 +12,9 @@ SANTACODER = {"n_embd": 2048, "n_head": 16, "n_layer": 24, "n_positions": 2048, 
 STARCODER = {"n_embd": 6144, "n_head": 48, "n_layer": 40, "n_positions": 8192, "vocab_size": 49152}
 
 
-def write_random_model(directory: Path, shape: dict[str, int], *, seed: int = 0, std: float = 0.02) -> Path:
+def write_random_model(
+    directory: Path, shape: dict[str, int], *, seed: int = 0, std: float = 0.02
+) -> Path:
     """A standard bf16 checkpoint without tokenizer. Drawn on the GPU where there is one."""
     directory.mkdir(parents=True, exist_ok=True)
     embd, inner = shape["n_embd"], 4 * shape["n_embd"]
@@ -43,9 +45,14 @@ def write_random_model(directory: Path, shape: dict[str, int], *, seed: int = 0,
             tensors[f"transformer.h.{layer}.{name}.bias"] = draw(embd)
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     config = {
-        "model_type": "gpt_bigcode", "architectures": ["GPTBigCodeForCausalLM"], "multi_query": True,
-        "activation_function": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-5, "torch_dtype": "bfloat16",
-        "tie_word_embeddings": True, **shape,
+        "model_type": "gpt_bigcode",
+        "architectures": ["GPTBigCodeForCausalLM"],
+        "multi_query": True,
+        "activation_function": "gelu_pytorch_tanh",
+        "layer_norm_epsilon": 1e-5,
+        "torch_dtype": "bfloat16",
+        "tie_word_embeddings": True,
+        **shape,
     }
     (directory / "config.json").write_text(json.dumps(config))
     return directory

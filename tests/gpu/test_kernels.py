@@ -43,6 +43,23 @@ def test_a_captured_draw_reads_its_settings_anew(rows: int) -> None:
         assert torch.equal(tokens, sample_reference(*arguments))
 
 
+def test_shares_are_combined_in_one_launch_every_time() -> None:
+    """Many rows and launches, so that a program that read a share too early would show."""
+    rows = 200
+    lengths = [1 + 37 * row % 1500 for row in range(rows)]
+    paged = make_paged(lengths, 1, 128, 64, torch.bfloat16, "cuda")
+    caches = (paged.k_cache, paged.v_cache)
+    counters = torch.zeros(rows, dtype=torch.int32, device="cuda")
+    for seed in range(20):
+        q, _, _ = make_qkv(rows, 16, 1, 128, torch.bfloat16, "cuda", seed=seed)
+        tail = (paged.block_table, paged.context_len, 0.09)
+        two = pa.paged_mqa_decode(q, *caches, *tail, num_splits=16)
+        for _ in range(10):
+            one = pa.paged_mqa_decode(q, *caches, *tail, num_splits=16, counters=counters)
+            torch.testing.assert_close(one, two, atol=1e-2, rtol=1e-2)
+    assert not counters.any()
+
+
 @pytest.mark.parametrize("splits", [1, 8])
 def test_a_captured_decode_reads_its_lengths_anew(splits: int) -> None:
     lengths = [700, 1, 256, 0, 513]

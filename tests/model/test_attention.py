@@ -16,9 +16,13 @@ SHAPES = [(4, 1, 64), (2, 1, 32), (3, 1, 16), (4, 4, 16), (16, 1, 128), (6, 2, 8
 class Case:
     """Random contexts of several sequences, laid out in scattered blocks of one cache."""
 
-    def __init__(self, heads: int, kv_heads: int, dim: int, lengths: list[int], block_size: int = 16) -> None:
+    def __init__(
+        self, heads: int, kv_heads: int, dim: int, lengths: list[int], block_size: int = 16
+    ) -> None:
         generator = torch.Generator().manual_seed(heads * 1000 + dim + len(lengths))
-        self.shape = CacheShape(1, 2 + sum(-(-n // block_size) for n in lengths), block_size, kv_heads, dim)
+        self.shape = CacheShape(
+            1, 2 + sum(-(-n // block_size) for n in lengths), block_size, kv_heads, dim
+        )
         self.scale = dim**-0.5
         self.lengths, self.block_size = lengths, block_size
         numbers = (torch.randperm(self.shape.num_blocks - 1, generator=generator) + 1).tolist()
@@ -34,7 +38,10 @@ class Case:
 
     def slots(self, row: int, start: int, stop: int) -> Tensor:
         position = torch.arange(start, stop)
-        return self.tables[row].long()[position // self.block_size] * self.block_size + position % self.block_size
+        return (
+            self.tables[row].long()[position // self.block_size] * self.block_size
+            + position % self.block_size
+        )
 
     def filled(self, backend: CpuAttention | SdpaAttention) -> tuple[Tensor, Tensor]:
         cache = backend.allocate(self.shape, torch.float32, torch.device("cpu"))
@@ -43,9 +50,13 @@ class Case:
             backend.write(layer, self.key[row], self.value[row], self.slots(row, 0, n))
         return layer
 
-    def prefill(self, backend: CpuAttention | SdpaAttention, rows: list[int], cached: list[int]) -> list[Tensor]:
+    def prefill(
+        self, backend: CpuAttention | SdpaAttention, rows: list[int], cached: list[int]
+    ) -> list[Tensor]:
         """The attention of tokens cached[i]: of sequence rows[i], all in one packed call."""
-        new = torch.tensor([self.lengths[r] - c for r, c in zip(rows, cached, strict=True)], dtype=torch.int32)
+        new = torch.tensor(
+            [self.lengths[r] - c for r, c in zip(rows, cached, strict=True)], dtype=torch.int32
+        )
         cu = torch.cat([torch.zeros(1, dtype=torch.int32), new.cumsum(0).int()])
         seqlen = Seqlen(new, torch.tensor(cached, dtype=torch.int32), cu, cu)
         longest = max(self.lengths[r] for r in rows)
@@ -77,12 +88,16 @@ def test_cpu_equals_sdpa(heads: int, kv_heads: int, dim: int) -> None:
         case.prefill(cpu, rows, cached), case.prefill(sdpa, rows, cached), strict=True
     ):
         torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=2e-5)
-    torch.testing.assert_close(case.decode(cpu, rows), case.decode(sdpa, rows), atol=2e-6, rtol=2e-5)
+    torch.testing.assert_close(
+        case.decode(cpu, rows), case.decode(sdpa, rows), atol=2e-6, rtol=2e-5
+    )
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), SHAPES)
 @pytest.mark.parametrize("block_size", [16, 64])
-def test_bits_do_not_depend_on_company(heads: int, kv_heads: int, dim: int, block_size: int) -> None:
+def test_bits_do_not_depend_on_company(
+    heads: int, kv_heads: int, dim: int, block_size: int
+) -> None:
     case = Case(heads, kv_heads, dim, LENGTHS, block_size)
     cpu = CpuAttention(block_size)
     rows = list(range(len(LENGTHS)))

@@ -67,15 +67,15 @@ class AttentionBackend(Protocol):
     name: str
     block_size: int  # tokens a cache block
     block_multiple: int  # what block_size has to be a multiple of
-    capturable: bool  # decode reads its lengths from device memory alone, so a CUDA graph may hold it
+    capturable: (
+        bool  # decode reads its lengths from device memory alone, so a CUDA graph may hold it
+    )
 
     def allocate(self, shape: CacheShape, dtype: torch.dtype, device: torch.device) -> KVCache:
         """Both caches of all layers, [n_layer, num_blocks, ...]."""
         ...
 
-    def plan(
-        self, seqlen: Seqlen, block_tables: Tensor, max_s: int, decode: bool
-    ) -> Any: ...
+    def plan(self, seqlen: Seqlen, block_tables: Tensor, max_s: int, decode: bool) -> Any: ...
 
     def write(self, cache: KVCache, key: Tensor, value: Tensor, slots: Tensor) -> None:
         """key, value: [tokens, n_kv_head, head_dim]; slots: [tokens] int64."""
@@ -102,4 +102,6 @@ def write_slots(cache: KVCache, key: Tensor, value: Tensor, slots: Tensor) -> No
 def allocate_paged(shape: CacheShape, dtype: torch.dtype, device: torch.device) -> KVCache:
     """Two caches of [n_layer, num_blocks, block_size, n_kv_head, head_dim], zeroed (never NaN)."""
     size = (shape.n_layer, shape.num_blocks, shape.block_size, shape.n_kv_head, shape.head_dim)
-    return torch.zeros(size, dtype=dtype, device=device), torch.zeros(size, dtype=dtype, device=device)
+    return torch.zeros(size, dtype=dtype, device=device), torch.zeros(
+        size, dtype=dtype, device=device
+    )

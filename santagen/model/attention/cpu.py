@@ -16,8 +16,10 @@ So prefill = decode = prefill over a cached prefix, to the bit. Keys lie transpo
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,7 +43,9 @@ class TileGroup:
     masked: Tensor  # indices of pairs with a masked entry
     mask: Tensor  # [masked pairs, M, block_size] bool, True = not visible
     joined: Tensor  # [N, J] pair of each tile and block step, P where there is none
-    steps: list[tuple[Tensor, Tensor]]  # per block step after the first: (tiles that reach it, their pairs)
+    steps: list[
+        tuple[Tensor, Tensor]
+    ]  # per block step after the first: (tiles that reach it, their pairs)
     scores: Tensor | None = None  # scratch, made by the first layer: fresh pages are dear
     partial: Tensor | None = None
 
@@ -58,8 +62,8 @@ class CpuAttention:
 
     def allocate(self, shape: CacheShape, dtype: torch.dtype, device: torch.device) -> KVCache:
         lead = (shape.n_layer, shape.num_blocks, shape.n_kv_head)
-        key = torch.zeros((*lead, shape.head_dim, shape.block_size), dtype=dtype, device=device)
-        value = torch.zeros((*lead, shape.block_size, shape.head_dim), dtype=dtype, device=device)
+        key = lazy_zeros((*lead, shape.head_dim, shape.block_size), dtype)
+        value = lazy_zeros((*lead, shape.block_size, shape.head_dim), dtype)
         return key, value
 
     def plan(
@@ -88,7 +92,9 @@ class CpuAttention:
             if (pairs + count > MAX_PAIRS and tile > begin) or tile == len(blocks):
                 part = slice(begin, tile)
                 groups.append(
-                    _group(tokens[part], position[part], keep[part], tables[part], block_size, False)
+                    _group(
+                        tokens[part], position[part], keep[part], tables[part], block_size, False
+                    )
                 )
                 begin, pairs = tile, 0
             pairs += count
@@ -121,6 +127,12 @@ class CpuAttention:
         return _attend(query, cache, plan[0], scale).squeeze(1)
 
 
+def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros that take no time and no memory until they are written (torch.zeros fills every page)."""
+    count = math.prod(shape) * dtype.itemsize
+    return torch.from_numpy(np.zeros(count, np.uint8)).view(dtype).view(shape)
+
+
 def _tiles(lengths: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """(sequence, first token within it) of every tile of `width` tokens."""
     counts = (lengths + width - 1) // width
@@ -146,7 +158,9 @@ def _group(
     pair_block: Tensor | slice = tables[pair_tile, pair_step]
     extra: Tensor | None = None
     if in_place:
-        order, pair_tile_, pair_block, extra = _in_place(pair_tile, tables[pair_tile, pair_step], tiles)
+        order, pair_tile_, pair_block, extra = _in_place(
+            pair_tile, tables[pair_tile, pair_step], tiles
+        )
         where = torch.full((len(pair_tile),), -1)
         where[order[order >= 0]] = (order >= 0).nonzero().squeeze(1)
         joined = torch.full((tiles, longest), len(pair_tile_))
@@ -218,14 +232,20 @@ def _attend(query: Tensor, cache: KVCache, group: TileGroup, scale: float) -> Te
         tiled = torch.nn.functional.pad(tiled, (0, 0, 0, padded - rows))
     paired = tiled.index_select(0, group.pair_tile).flatten(0, 1)
     size = value_cache.shape[2]
-    scores = query.new_empty(pairs * kv_heads, padded, size) if group.scores is None else group.scores
-    partial = query.new_empty(pairs * kv_heads, padded, dim) if group.partial is None else group.partial
+    scores = (
+        query.new_empty(pairs * kv_heads, padded, size) if group.scores is None else group.scores
+    )
+    partial = (
+        query.new_empty(pairs * kv_heads, padded, dim) if group.partial is None else group.partial
+    )
     group.scores, group.partial = scores, partial
     torch.bmm(paired, _blocks(key_cache, group), out=scores)
     scores = scores.view(pairs, kv_heads, padded, size)
     if len(group.masked):
         mask = group.mask.repeat_interleave(per_kv, dim=1).unsqueeze(1)  # [masked, 1, rows, bs]
-        scores[group.masked, :, :rows] = scores[group.masked, :, :rows].masked_fill_(mask, -torch.inf)
+        scores[group.masked, :, :rows] = scores[group.masked, :, :rows].masked_fill_(
+            mask, -torch.inf
+        )
     # A block wholly masked for some row of a tile has top -inf: shift by 0 there, so exp gives 0, not NaN.
     top = scores.amax(-1, keepdim=True)
     scores.sub_(top.clamp(min=torch.finfo(scores.dtype).min)).exp_()

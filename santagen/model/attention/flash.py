@@ -31,9 +31,7 @@ class FlashAttention:
     block_multiple = 256
     capturable = True
 
-    def __init__(
-        self, block_size: int = 256, fa3_varlen: Callable[..., Any] | None = None
-    ) -> None:
+    def __init__(self, block_size: int = 256, fa3_varlen: Callable[..., Any] | None = None) -> None:
         import flash_attn
 
         self.block_size = block_size
@@ -44,16 +42,20 @@ class FlashAttention:
     def allocate(self, shape: CacheShape, dtype: torch.dtype, device: torch.device) -> KVCache:
         return allocate_paged(shape, dtype, device)
 
-    def plan(
-        self, seqlen: Seqlen, block_tables: Tensor, max_s: int, decode: bool
-    ) -> FlashPlan:
+    def plan(self, seqlen: Seqlen, block_tables: Tensor, max_s: int, decode: bool) -> FlashPlan:
         return FlashPlan(seqlen, block_tables, 1 if decode else seqlen.max_q or max_s, max_s)
 
     def write(self, cache: KVCache, key: Tensor, value: Tensor, slots: Tensor) -> None:
         write_slots(cache, key, value, slots)
 
     def prefill(
-        self, query: Tensor, key: Tensor, value: Tensor, cache: KVCache, plan: FlashPlan, scale: float
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cache: KVCache,
+        plan: FlashPlan,
+        scale: float,
     ) -> Tensor:
         seqlen = plan.seqlen
         common: dict[str, Any] = {
@@ -64,8 +66,13 @@ class FlashAttention:
         }
         if seqlen.has_prefix:  # keys come from the cache: prefix and new tokens alike
             return self._varlen(
-                query, cache[0], cache[1], cu_seqlens_k=seqlen.cu_seqlen_k, max_seqlen_k=plan.max_k,
-                block_table=plan.block_tables, **common,
+                query,
+                cache[0],
+                cache[1],
+                cu_seqlens_k=seqlen.cu_seqlen_k,
+                max_seqlen_k=plan.max_k,
+                block_table=plan.block_tables,
+                **common,
             )
         common.update(cu_seqlens_k=seqlen.cu_seqlen_q, max_seqlen_k=plan.max_q)
         if self._fa3_varlen is None:
@@ -75,7 +82,12 @@ class FlashAttention:
 
     def decode(self, query: Tensor, cache: KVCache, plan: FlashPlan, scale: float) -> Tensor:
         out = self._with_cache(
-            query.unsqueeze(1), cache[0], cache[1], cache_seqlens=plan.seqlen.kv_lengths,
-            block_table=plan.block_tables, softmax_scale=scale, causal=True,
+            query.unsqueeze(1),
+            cache[0],
+            cache[1],
+            cache_seqlens=plan.seqlen.kv_lengths,
+            block_table=plan.block_tables,
+            softmax_scale=scale,
+            causal=True,
         )
         return out.squeeze(1)

@@ -36,9 +36,7 @@ class SdpaAttention:
     def allocate(self, shape: CacheShape, dtype: torch.dtype, device: torch.device) -> KVCache:
         return allocate_paged(shape, dtype, device)
 
-    def plan(
-        self, seqlen: Seqlen, block_tables: Tensor, max_s: int, decode: bool
-    ) -> SdpaPlan:
+    def plan(self, seqlen: Seqlen, block_tables: Tensor, max_s: int, decode: bool) -> SdpaPlan:
         assert seqlen.kv_lengths is not None
         device, block_size = block_tables.device, self.block_size
         lengths = seqlen.kv_lengths.long()
@@ -47,7 +45,11 @@ class SdpaAttention:
             max_q = 1
         else:
             assert seqlen.cu_seqlen_q is not None and seqlen.max_q is not None
-            new, first, max_q = seqlen.input_lengths.long(), seqlen.cu_seqlen_q[:-1].long(), seqlen.max_q
+            new, first, max_q = (
+                seqlen.input_lengths.long(),
+                seqlen.cu_seqlen_q[:-1].long(),
+                seqlen.max_q,
+            )
         step = torch.arange(max_q, device=device)
         inside = torch.minimum(step.expand(len(new), -1), (new - 1).unsqueeze(1))
         position = lengths.unsqueeze(1) - new.unsqueeze(1) + inside  # [S, max_q]
@@ -63,7 +65,13 @@ class SdpaAttention:
         write_slots(cache, key, value, slots)
 
     def prefill(
-        self, query: Tensor, key: Tensor, value: Tensor, cache: KVCache, plan: SdpaPlan, scale: float
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cache: KVCache,
+        plan: SdpaPlan,
+        scale: float,
     ) -> Tensor:
         padded = self._attend(query, cache, plan, scale)  # [S, max_q, heads, D]
         out = torch.empty_like(query)
@@ -77,7 +85,8 @@ class SdpaAttention:
         heads, kv_heads = query.shape[1], cache[0].shape[2]
         key, value = (part.flatten(0, 1)[plan.slots].transpose(1, 2) for part in cache)
         key, value = (
-            part.repeat_interleave(heads // kv_heads, dim=1) if kv_heads > 1
+            part.repeat_interleave(heads // kv_heads, dim=1)
+            if kv_heads > 1
             else part.expand(-1, heads, -1, -1)
             for part in (key, value)
         )

@@ -95,8 +95,13 @@ def _flash(
         return FlashAttention(), f"attention flash: FlashAttention-2 (no FlashAttention-3: {error})"
     broken = _probe(fa3_varlen, *shape)
     if broken:
-        return FlashAttention(), f"attention flash: FlashAttention-2 (FlashAttention-3 fails here: {broken})"
-    return FlashAttention(fa3_varlen=fa3_varlen), "attention flash: FlashAttention-3 prefill, FlashAttention-2 decode"
+        return (
+            FlashAttention(),
+            f"attention flash: FlashAttention-2 (FlashAttention-3 fails here: {broken})",
+        )
+    return FlashAttention(
+        fa3_varlen=fa3_varlen
+    ), "attention flash: FlashAttention-3 prefill, FlashAttention-2 decode"
 
 
 def _probe(
@@ -117,16 +122,22 @@ def _probe(
     cu = torch.tensor([0, 7], dtype=torch.int32, device=device)
     try:
         out = varlen(
-            query, key, value, cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=7, max_seqlen_k=7,
-            softmax_scale=head_dim**-0.5, causal=True,
+            query,
+            key,
+            value,
+            cu_seqlens_q=cu,
+            cu_seqlens_k=cu,
+            max_seqlen_q=7,
+            max_seqlen_k=7,
+            softmax_scale=head_dim**-0.5,
+            causal=True,
         )
     except (RuntimeError, TypeError, AttributeError) as error:
         return str(error).splitlines()[0] if str(error) else type(error).__name__
     out = out[0] if isinstance(out, tuple) else out
+    heads = [t.float().expand(-1, n_head, -1).transpose(0, 1) for t in (query, key, value)]
     wanted = torch.nn.functional.scaled_dot_product_attention(
-        *(t.float().transpose(0, 1) for t in (query, key.expand(-1, n_head, -1) if n_kv_head == 1 else key,
-                                              value.expand(-1, n_head, -1) if n_kv_head == 1 else value)),
-        is_causal=True,
+        heads[0], heads[1], heads[2], is_causal=True
     ).transpose(0, 1)
     error_size = float((out.float() - wanted).abs().max())
     return "" if error_size < 0.05 else f"its result is off by {error_size:.3g}"
