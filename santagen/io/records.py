@@ -1,8 +1,9 @@
-"""The lines of the output: one JSON object per sample, or per row in OpenAI's batch form. No files here."""
+"""The output's lines: a JSON object per sample, or per row in OpenAI's batch form. No files."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -44,13 +45,17 @@ def sample_record(sample: SampleOutput, *, echo: bool, token_ids: bool) -> dict[
 
 
 def failure_record(failure: RowFailure) -> dict[str, Any]:
+    """The record of a row that failed."""
     return {
-        "task_id": failure.row_id, "line": failure.line, "error": failure.error, "hint": failure.hint,
+        "task_id": failure.row_id,
+        "line": failure.line,
+        "error": failure.error,
+        "hint": failure.hint,
     }
 
 
 def batch_record(samples: Sequence[SampleOutput], model: str) -> dict[str, Any]:
-    """All samples of a row as one response of OpenAI's batch API; nothing in it depends on the clock."""
+    """All samples of a row as one response of OpenAI's batch API; the clock has no part in it."""
     request = samples[0].request
     choices = []
     for sample in samples:
@@ -65,7 +70,11 @@ def batch_record(samples: Sequence[SampleOutput], model: str) -> dict[str, Any]:
         choices.append(choice)
     name = f"cmpl-{request.row_id}"
     body = {
-        "id": name, "object": "text_completion", "created": 0, "model": model, "choices": choices,
+        "id": name,
+        "object": "text_completion",
+        "created": 0,
+        "model": model,
+        "choices": choices,
         "usage": _usage(request, samples),
     }
     response = {"status_code": 200, "request_id": name, "body": body}
@@ -73,9 +82,12 @@ def batch_record(samples: Sequence[SampleOutput], model: str) -> dict[str, Any]:
 
 
 def batch_failure_record(failure: RowFailure) -> dict[str, Any]:
+    """The same in OpenAI's batch form."""
     message = f"{failure.error} {failure.hint}".strip()
     return {
-        "id": f"cmpl-{failure.row_id}", "custom_id": str(failure.row_id), "response": None,
+        "id": f"cmpl-{failure.row_id}",
+        "custom_id": str(failure.row_id),
+        "response": None,
         "error": {"code": "invalid_row", "message": message, "line": failure.line},
     }
 
@@ -91,8 +103,13 @@ def _logprobs(sample: SampleOutput) -> list[dict[str, Any]]:
     return [
         {
             "id": token.token_id,
-            "logprob": round(token.logprob, 6),
-            "top": [[number, round(value, 6)] for number, value in token.top],
+            "logprob": _number(token.logprob),
+            "top": [[number, _number(value)] for number, value in token.top],
         }
         for token in sample.logprobs or ()
     ]
+
+
+def _number(logprob: float) -> float | None:
+    """JSON has no infinity: what can't be drawn at all is null."""
+    return round(logprob, 6) if math.isfinite(logprob) else None

@@ -1,71 +1,90 @@
-"""Writes OUT.jsonl so that nothing is lost and a killed run can go on: append and flush, then order at the end.
+"""Writes OUT.jsonl so that nothing is lost and a killed run can go on: append, order at the end.
 
-    OUT                 one line per sample, in the order they end; in input order after a clean finish
+    OUT                 one line per sample: as they end, after a clean finish in input order
     OUT.errors.jsonl    one line per row that failed
     OUT.manifest.json   what the run is (io.manifest)
-    OUT.lock            held while a run writes: a second run on the same output is refused
+    OUT.lock            held by the run that writes (io.files)
 
-A kill at any moment leaves whole lines and at most one torn last line, which a resume drops. Standard output, pipes and
-devices get the same lines as they come, and none of the files. What a line holds is io.records' business.
+A kill at any moment leaves whole lines and at most one torn last line, which a resume drops. Until
+the first sample is there, nothing of an earlier run is touched: a start that fails costs nothing.
+Standard output, pipes and devices get the same lines as they come, and none of the other files.
+What a line holds is io.records' business, and where it lies io.line_index'.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import json
+import io
 import os
+import re
+import shlex
 import stat
 import sys
-from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from santagen.errors import SantagenError
 from santagen.io import records
-from santagen.io.manifest import check_identity, manifest_path, read_manifest, write_atomically, write_manifest
+from santagen.io.files import (
+    OutputLock,
+    beside,
+    real_path,
+    refused,
+    temporary_path,
+    write_all,
+    write_atomically,
+)
+from santagen.io.line_index import Done, LineIndex, is_sorted
+from santagen.io.manifest import (
+    OVERWRITE_HINT,
+    check_identity,
+    manifest_path,
+    read_manifest,
+    write_manifest,
+)
 from santagen.request import RowFailure, RowId, SampleOutput
 
-COPY_BYTES = 1 << 20
 FORMATS = ("jsonl", "openai-batch")
-
-
-class Done:
-    """(row id, index) of the samples an earlier run wrote; ids 3 and "3" are the same row."""
-
-    def __init__(self) -> None:
-        self._seen: set[tuple[str, int]] = set()
-
-    def add(self, row_id: RowId, index: int) -> None:
-        self._seen.add((str(row_id), index))
-
-    def __contains__(self, sample: tuple[RowId, int]) -> bool:
-        return (str(sample[0]), sample[1]) in self._seen
-
-    def __len__(self) -> int:
-        return len(self._seen)
+# Names of open files: what they lead to may be a regular file, but its neighbours are not ours.
+_OPEN_FILE = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/\w+/fd/\d+")
 
 
 class OutputWriter:
-    """Made by `open`; `write` and `fail` take results, `finish` ends a complete run, `close` any other."""
+    """Made by `open`. `write` and `fail` take results, `finish` ends a full run, `close` any."""
 
-    def __init__(self, path: Path | None, settings: dict[str, Any], content: dict[str, Any]) -> None:
-        self.path, self._settings, self._content = path, settings, content
-        self.done = Done()
+    def __init__(
+        self,
+        path: Path | None,
+        content: dict[str, Any],
+        *,
+        unordered: bool = False,
+        echo: bool = False,
+        token_ids: bool = False,
+        format: str = "jsonl",
+    ) -> None:
+        self.path = path  # None: a stream
+        self._content = content  # of the manifest
+        self._unordered, self._echo, self._token_ids = unordered, echo, token_ids
+        self._format = format
+        self._index = LineIndex()
+        self._earlier: dict[str, Any] | None = None  # the manifest of the run that is resumed
+        self._lock: OutputLock | None = None
+        self._existed = False
+        self._begun = False
         self._fd = -1
         self._errors_fd = -1
-        self._lock_fd = -1
-        self._size = 0  # bytes in OUT
-        # of every line of OUT: row number (-1: of an earlier run), sample index, offset, length
-        self._index = (array("q"), array("q"), array("q"), array("q"))
-        self._earlier_ids: list[str] = []
-        self._failures: list[tuple[int, bytes]] = []
+        self._put: Callable[[bytes], None] | None = None  # writes a line to a stream
+        self._failures: dict[int, bytes] = {}
         self._open_rows: dict[int, list[SampleOutput]] = {}
-        self._samples = 0
+
+    @property
+    def done(self) -> Done:
+        """The samples that an earlier run wrote: `(row_id, index) in writer.done`."""
+        return self._index.done
 
     @classmethod
     def open(
@@ -81,23 +100,31 @@ class OutputWriter:
         token_ids: bool = False,
         format: str = "jsonl",
     ) -> OutputWriter:
-        """Check the output, take its lock, read what an earlier run left, write the first manifest.
+        """Check the output, take its lock and read what an earlier run left.
 
-        path None or "-" is standard output. Raises SantagenError where the output can't be used.
+        `path` None or "-" is standard output. `identity` is what a resume must share with the first
+        run, `info` whatever else the manifest says. Raises SantagenError where the output can't be
+        used.
         """
         if format not in FORMATS:
-            raise SantagenError(f"--format {format} is not known.", f"Choose one of {', '.join(FORMATS)}.")
-        settings = {"unordered": unordered, "echo": echo, "token_ids": token_ids, "format": format}
+            raise SantagenError(f"There is no format {format}.", f"Use {' or '.join(FORMATS)}.")
         if path is not None and str(path) == "-":
             path = None
-        content = {**info, "identity": identity, "complete": False}
-        writer = cls(path, {**settings, "model": str(info.get("model", ""))}, content)
+        writer = cls(
+            path,
+            {**info, "identity": identity, "complete": False},
+            unordered=unordered,
+            echo=echo,
+            token_ids=token_ids,
+            format=format,
+        )
         try:
-            writer._start(resume, overwrite)
-        except OSError as error:
-            writer.close()
-            raise _unusable(path, error) from None
-        except SantagenError:
+            with writer._explained():
+                if path is None:
+                    writer._open_stdout()
+                elif not writer._open_stream(path, resume):
+                    writer._open_file(path, resume, overwrite)
+        except BaseException:
             writer.close()
             raise
         return writer
@@ -106,219 +133,198 @@ class OutputWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
-    # -- opening -------------------------------------------------------------------------------
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise refused(self.path, error, self._index.samples) from None
 
-    def _start(self, resume: bool, overwrite: bool) -> None:
-        path = self.path
-        if path is None:
-            sys.stdout.flush()
+    # -- opening -----------------------------------------------------------------------------------
+
+    def _open_stream(self, path: Path, resume: bool) -> bool:
+        """Open a pipe, a device or an open file's name; False where `path` is none of these."""
+        a_file = not path.exists() or path.is_dir() or stat.S_ISREG(path.stat().st_mode)
+        if a_file and not _OPEN_FILE.fullmatch(str(path)):
+            return False
+        if resume:
+            raise SantagenError(
+                f"{path} is no regular file: it can't be resumed.", "Leave --resume out."
+            )
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._put = partial(write_all, self._fd)
+        self.path = None
+        return True
+
+    def _open_stdout(self) -> None:
+        sys.stdout.flush()
+        try:
             self._fd = os.dup(sys.stdout.fileno())
-            return
+        except io.UnsupportedOperation:  # Python code has put an object of its own there
+            buffer = sys.stdout.buffer
+            self._put = lambda line: (buffer.write(line), buffer.flush())[1]
+        else:
+            self._put = partial(write_all, self._fd)
+
+    def _open_file(self, path: Path, resume: bool, overwrite: bool) -> None:
         if path.is_dir():
             raise SantagenError(f"{path} is a directory.", "Give -o a file name.")
         if not path.parent.is_dir():
-            raise SantagenError(f"The folder {path.parent} of the output does not exist.", f"mkdir -p {path.parent}")
-        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            if resume:
-                raise SantagenError(f"{path} is no regular file and can't be resumed.", "Leave --resume out.")
-            self._fd = os.open(path, os.O_WRONLY)
-            self.path = None
+            raise SantagenError(
+                f"The folder {path.parent} of the output does not exist.",
+                f"Make it with: mkdir -p {shlex.quote(str(path.parent))}",
+            )
+        self._lock = OutputLock(path)
+        self._lock.take()
+        for file in (path, errors_path(path), manifest_path(path)):
+            temporary_path(file).unlink(missing_ok=True)  # of a killed run
+        self._existed = path.exists()
+        if not self._existed:
             return
-        self._lock(path)
-        if path.exists() and not (resume or overwrite):
+        if not (resume or overwrite):
             raise SantagenError(
-                f"{path} exists.", "Use --resume to go on with it, --overwrite to replace it, or another -o."
+                f"{path} exists.",
+                "Use --resume to go on with it, --overwrite to replace it, or another -o.",
             )
-        earlier = read_manifest(path) if resume else None
-        if resume and path.exists() and path.stat().st_size and earlier is None:
-            raise SantagenError(
-                f"{path} can't be resumed: there is no {manifest_path(path).name} beside it that says how it was made.",
-                "Start again with --overwrite, or choose another -o.",
-            )
-        if earlier is not None:
-            check_identity(path, earlier, self._content["identity"])
-        if overwrite:
-            for file in (path, errors_path(path), manifest_path(path)):
-                file.unlink(missing_ok=True)
-        write_manifest(path, self._content)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        if resume:
-            self._read_earlier(path)
-        # Rows that fail are met again by a resumed run, and reported again.
-        self._errors_fd = os.open(errors_path(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
-
-    def _lock(self, path: Path) -> None:
-        lock = path.with_name(path.name + ".lock")
-        while True:
-            fd = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(fd)
+        os.close(os.open(path, os.O_WRONLY))  # better refused now than at the first sample
+        if resume and path.stat().st_size:
+            self._earlier = read_manifest(path)
+            if self._earlier is None:
                 raise SantagenError(
-                    f"Another run is writing {path}.", "Wait for it to end, or choose another -o."
-                ) from None
-            # The holder removes the file: make sure that what is locked still has the name.
-            if lock.exists() and os.fstat(fd).st_ino == lock.stat().st_ino:
-                self._lock_fd = fd
-                return
-            os.close(fd)
+                    f"{path} can't be resumed: {manifest_path(path).name}, which says how it was "
+                    "made, is not beside it.",
+                    OVERWRITE_HINT,
+                )
+            check_identity(path, self._earlier, self._content["identity"])
+            self._index.read(path, self._format)
 
-    def _read_earlier(self, path: Path) -> None:
-        """Index the whole lines; cut a torn last one off."""
-        offset = 0
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.endswith(b"\n"):
-                    break
-                try:
-                    self._note_earlier(json.loads(line), offset, len(line))
-                except (ValueError, KeyError, TypeError):
-                    raise SantagenError(
-                        f"{path}, line {number} is no record of santagen.",
-                        "The file was changed by something else: start again with --overwrite.",
-                    ) from None
-                offset += len(line)
-        os.truncate(path, offset)
-        self._size = offset
+    def _begin(self, path: Path) -> None:
+        """Take over the files, the output first: no sample may meet another run's manifest."""
+        new = os.O_EXCL if not self._existed else 0
+        self._fd = os.open(real_path(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | new, 0o666)
+        self._existed = True
+        os.ftruncate(self._fd, self._index.size)  # a torn last line, or all that is overwritten
+        # Rows that fail are met again by a resumed run, and reported again.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+        self._errors_fd = os.open(errors_path(path), flags, 0o666)
+        for line in self._failures.values():
+            write_all(self._errors_fd, line)
+        earlier = self._earlier or {}
+        runs = [*earlier.get("earlier_runs", []), *([earlier["run"]] if "run" in earlier else [])]
+        run = {"started": datetime.now(UTC).isoformat(timespec="seconds")}
+        self._content |= {"run": run, "earlier_runs": runs}
+        write_manifest(path, self._content)
+        self._begun = True
 
-    def _note_earlier(self, record: dict[str, Any], offset: int, length: int) -> None:
-        if self._settings["format"] == "jsonl":
-            row_id, indices = record["task_id"], [int(record["index"])]
-        else:
-            row_id = record["custom_id"]
-            indices = [int(choice["index"]) for choice in record["response"]["body"]["choices"]]
-        for index in indices:
-            self.done.add(row_id, index)
-        self._earlier_ids.append(str(row_id))
-        self._note(-1, indices[0], offset, length)
-
-    def _note(self, *entry: int) -> None:
-        for column, value in zip(self._index, entry, strict=True):
-            column.append(value)
-
-    # -- writing -------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     def write(self, sample: SampleOutput) -> None:
         """Append one sample (in the batch form: its row, once all its samples are there)."""
-        self._samples += 1
-        if self._settings["format"] == "jsonl":
-            record = records.sample_record(
-                sample, echo=self._settings["echo"], token_ids=self._settings["token_ids"]
-            )
-            self._append(sample, records.json_line(record))
-            return
         number = sample.request.number
+        if self._format == "jsonl":
+            record = records.sample_record(sample, echo=self._echo, token_ids=self._token_ids)
+            self._append(records.json_line(record), number, sample.index)
+            return
         row = self._open_rows.setdefault(number, [])
         row.append(sample)
         if len(row) == sample.request.params.n:
             del self._open_rows[number]
             row.sort(key=lambda s: s.index)
-            self._append(row[0], records.json_line(records.batch_record(row, self._settings["model"])))
+            record = records.batch_record(row, str(self._content.get("model", "")))
+            self._append(records.json_line(record), number, 0, len(row))
 
-    def _append(self, sample: SampleOutput, line: bytes) -> None:
-        self._write_all(self._fd, line)
-        if self.path is not None:
-            self._note(sample.request.number, sample.index, self._size, len(line))
-            self._size += len(line)
+    def _append(self, line: bytes, number: int, index: int, samples: int = 1) -> None:
+        with self._explained():
+            if self.path is None:
+                assert self._put is not None, "the output is closed"
+                self._put(line)
+                self._index.samples += samples
+                return
+            if not self._begun:
+                self._begin(self.path)
+            try:
+                write_all(self._fd, line)
+            except OSError:
+                with suppress(OSError):  # the first error is the one to tell
+                    os.ftruncate(self._fd, self._index.size)
+                raise
+            self._index.add(number, index, len(line), samples)
 
     def fail(self, failure: RowFailure) -> None:
-        """Append a row that failed to OUT.errors.jsonl (with standard output there is no such file)."""
-        if self.path is None:
+        """Note a row that failed for OUT.errors.jsonl, once; a stream has no such file."""
+        if self.path is None or failure.number in self._failures:
             return
-        batch = self._settings["format"] == "openai-batch"
+        batch = self._format == "openai-batch"
         make = records.batch_failure_record if batch else records.failure_record
-        line = records.json_line(make(failure))
-        self._failures.append((failure.number, line))
-        self._write_all(self._errors_fd, line)
+        line = self._failures[failure.number] = records.json_line(make(failure))
+        if self._begun:
+            with self._explained():
+                write_all(self._errors_fd, line)
 
-    def _write_all(self, fd: int, line: bytes) -> None:
-        view = memoryview(line)
-        try:
-            while view:
-                view = view[os.write(fd, view) :]
-        except BrokenPipeError:
-            raise SantagenError(
-                f"The reader of the output went away after {self._samples - 1} samples.",
-                "Write to a file with -o to keep them.",
-            ) from None
-        except OSError as error:
-            raise _unusable(self.path, error, self._samples - 1) from None
-
-    # -- ending --------------------------------------------------------------------------------
+    # -- ending ------------------------------------------------------------------------------------
 
     def finish(self, rows: Iterable[tuple[RowId, int]], summary: dict[str, Any]) -> None:
-        """End a complete run: put OUT and the errors in input order, and complete the manifest.
+        """End a complete run: OUT and the errors in input order, the manifest complete.
 
-        `rows` gives (row id, row number) of the input; it is read only if an earlier run's lines must be placed.
+        `rows` gives (row id, row number) of the input; it is read only where an earlier run's lines
+        must be placed. `summary` is what the manifest says of this run. A complete output to which
+        nothing was added stays as it is.
         """
-        if self.path is None:
-            return
-        try:
-            if not self._settings["unordered"]:
-                self._order(rows)
-            os.fsync(self._fd)
-            errors = errors_path(self.path)
-            if self._failures:
-                self._failures.sort()
-                write_atomically(errors, b"".join(line for _, line in self._failures))
-            else:
-                errors.unlink(missing_ok=True)
-            counts = {"samples": len(self._index[0]), "failed_rows": len(self._failures)}
-            write_manifest(
-                self.path, {**self._content, "complete": True, "counts": counts, "run": summary}
-            )
-        except OSError as error:
-            raise _unusable(self.path, error, self._samples) from None
+        if self.path is not None:
+            with self._explained():
+                self._finish_file(self.path, rows, summary)
         self.close()
 
-    def _order(self, rows: Iterable[tuple[RowId, int]]) -> None:
-        assert self.path is not None
-        number, index, offset, length = (np.frombuffer(c, np.int64).copy() for c in self._index)
-        if self._earlier_ids:
-            place = {str(row_id): where for row_id, where in rows}
-            number[: len(self._earlier_ids)] = [place[row_id] for row_id in self._earlier_ids]
-        order = np.lexsort((index, number))
-        if (np.diff(order) == 1).all():
-            return
-        temporary = self.path.with_name(self.path.name + ".tmp")
-        with temporary.open("wb", buffering=COPY_BYTES) as file:
-            for i in order.tolist():
-                file.write(os.pread(self._fd, int(length[i]), int(offset[i])))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)
+    def _finish_file(
+        self, path: Path, rows: Iterable[tuple[RowId, int]], summary: dict[str, Any]
+    ) -> None:
+        order = None if self._unordered else self._index.order(rows)
+        if order is not None and is_sorted(order):
+            order = None  # it is in order as it is
+        errors = b"".join(self._failures[number] for number in sorted(self._failures))
+        if not self._begun:
+            if order is None and self._is_complete(path, errors):
+                return
+            self._begin(path)
+        if order is None:
+            os.fsync(self._fd)
+        else:
+            write_atomically(path, self._index.lines(self._fd, order))
+        if errors:
+            write_atomically(errors_path(path), [errors])
+        else:
+            errors_path(path).unlink(missing_ok=True)
+        counts = {"samples": self._index.samples, "failed_rows": len(self._failures)}
+        run = {**self._content["run"], **summary}
+        write_manifest(path, {**self._content, "complete": True, "counts": counts, "run": run})
+
+    def _is_complete(self, path: Path, errors: bytes) -> bool:
+        """Whether an earlier run left just what this one would."""
+        if self._earlier is None or not self._earlier.get("complete"):
+            return False
+        listed = errors_path(path)
+        found = listed.read_bytes() if listed.exists() else b""
+        return path.stat().st_size == self._index.size and found == errors
 
     def close(self) -> None:
-        """Let go of the output; what was written stays and can be resumed. Harmless after `finish`."""
+        """Let go of the output; what was written stays and can be resumed. Can be called again."""
         for name in ("_fd", "_errors_fd"):
             fd = getattr(self, name)
             if fd >= 0:
-                os.close(fd)
                 setattr(self, name, -1)
-        if self._lock_fd >= 0 and self.path is not None:
-            self.path.with_name(self.path.name + ".lock").unlink(missing_ok=True)
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+                os.close(fd)
+        self._put = None
+        if self._lock is not None:
+            self._lock.release()
 
 
 def errors_path(output: Path) -> Path:
-    return output.with_name(output.name + ".errors.jsonl")
-
-
-def _unusable(path: Path | None, error: OSError, samples: int = 0) -> SantagenError:
-    """The error of a write that the system refused, with what helps."""
-    where = path if path is not None else "the output"
-    kept = f" {samples} samples are safe in it." if samples > 0 and path is not None else ""
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        hint = "Free some space, then run the same command with --resume."
-    elif error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-        hint = "Check the permissions, or give another -o."
-    else:
-        hint = "Check the disk, then run the same command with --resume."
-    return SantagenError(f"Can't write {where}: {reason}.{kept}", hint)
+    """Where the rows that failed are listed."""
+    return beside(output, ".errors.jsonl")

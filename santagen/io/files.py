@@ -1,0 +1,132 @@
+"""Files that survive a kill, and what the system's refusals mean to a user.
+
+    write_atomically   the whole new file or the old one
+    write_all          every byte of a line, also to a slow reader
+    OutputLock         OUT.lock, against a second run on the same output
+    refused            an OSError as a SantagenError
+
+Knows nothing of what the files hold.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+from collections.abc import Iterable
+from pathlib import Path
+
+from santagen.errors import SantagenError
+
+BUFFER_BYTES = 1 << 20
+# What file systems without locks answer (Lustre without -o flock, some network shares).
+NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_PERMISSION = (errno.EACCES, errno.EROFS, errno.EPERM)
+
+
+def beside(path: Path, ending: str) -> Path:
+    """OUT.jsonl, ".lock" -> OUT.jsonl.lock"""
+    return path.with_name(path.name + ending)
+
+
+def real_path(path: Path) -> Path:
+    """What a symbolic link points to, so that replacing it leaves the link alone."""
+    return Path(os.path.realpath(path))
+
+
+def temporary_path(path: Path) -> Path:
+    """Where the new text of `path` is written, in the same folder so that a rename can't fail."""
+    return beside(real_path(path), ".tmp")
+
+
+def write_atomically(path: Path, chunks: Iterable[bytes]) -> None:
+    """Replace `path` in one step: a kill at any moment leaves it whole, old or new."""
+    temporary = temporary_path(path)
+    try:
+        with temporary.open("wb", buffering=BUFFER_BYTES) as file:
+            file.writelines(chunks)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, real_path(path))
+    except OSError:
+        temporary.unlink(missing_ok=True)  # on a full disk its room is needed
+        raise
+
+
+def write_all(fd: int, line: bytes) -> None:
+    """Write the whole line, waiting where the reader of a non-blocking pipe is slow."""
+    view = memoryview(line)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            select.select([], [fd], [])
+
+
+class OutputLock:
+    """Held from `take` to `release` or the process's end: a kill leaves no more than a file."""
+
+    def __init__(self, output: Path) -> None:
+        self._output = output
+        self._path = beside(output, ".lock")
+        self._fd = -1
+
+    def take(self) -> None:
+        """Raises SantagenError where another process holds it."""
+        while self._fd < 0:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(fd)
+                raise SantagenError(
+                    f"Another run is writing {self._output}.",
+                    "Wait for it to end, or choose another -o.",
+                ) from None
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    os.close(fd)
+                    raise
+            if self._is_current(fd):
+                self._fd = fd
+            else:
+                os.close(fd)
+
+    def _is_current(self, fd: int) -> bool:
+        """Whether the file still has its name: an earlier holder may just have removed it."""
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(self._path))
+        except FileNotFoundError:
+            return False
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            self._path.unlink(missing_ok=True)
+            os.close(self._fd)
+            self._fd = -1
+
+
+def refused(output: Path | None, error: OSError, kept: int) -> SantagenError:
+    """What to tell of a failed write to `output` (None: a stream) that holds `kept` samples."""
+    if isinstance(error, BrokenPipeError):
+        return SantagenError(
+            f"The reader of the output went away after {kept} samples.",
+            "Write to a file with -o to keep them.",
+        )
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    message = f"Can't write {output or 'the output'}: {reason}."
+    if output is None:
+        hint = "Check what reads it, or write to a file with -o."
+    elif error.errno in NO_ROOM:
+        hint = "Free some space, then run the same command with --resume."
+    elif error.errno in NO_PERMISSION:
+        hint = "Check the permissions, or give another -o."
+    elif kept:
+        hint = "Check the disk, then run the same command with --resume."
+    else:
+        hint = "Give another -o."
+    if output is not None and kept:
+        message += f" {kept} samples are safe in it."
+    return SantagenError(message, hint)

@@ -1,0 +1,125 @@
+"""Where the lines of an output lie and which samples they hold, for resume and the final order.
+
+    a line -> (row, sample index, offset, length), 32 bytes each
+
+`row` is the row's number in the input. A line of an earlier run holds only the row's id; until the
+input is read again, its row is -1 - k, where k counts the ids met. Nothing is written here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from santagen.errors import SantagenError
+from santagen.request import RowId
+
+CHANGED_HINT = "Something else changed the file: start again with --overwrite, or another -o."
+
+
+class Done:
+    """(row id, index) of the samples an earlier run wrote; the ids 3 and "3" are the same row."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+        self._indices: list[int] = []  # of each row, one bit per index: small for a million rows
+        self._samples = 0
+
+    def add(self, row_id: RowId, index: int) -> int:
+        """Returns k, the row's place among the ids met. Raises ValueError for a repeated sample."""
+        if (row_id, index) in self:
+            raise ValueError(f"sample {index} of {row_id} is repeated")
+        place = self._places.setdefault(str(row_id), len(self._places))
+        if place == len(self._indices):
+            self._indices.append(0)
+        self._indices[place] |= 1 << index
+        self._samples += 1
+        return place
+
+    def place(self, row_id: RowId) -> int | None:
+        return self._places.get(str(row_id))
+
+    @property
+    def rows(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, sample: tuple[RowId, int]) -> bool:
+        place = self.place(sample[0])
+        return place is not None and self._indices[place] >> sample[1] & 1 == 1
+
+    def __len__(self) -> int:
+        return self._samples
+
+
+class LineIndex:
+    """`samples` lie in `size` bytes of whole lines; `done` are those that an earlier run left."""
+
+    def __init__(self) -> None:
+        self.done = Done()
+        self.samples = 0
+        self.size = 0
+        self._columns = (array("q"), array("q"), array("q"), array("q"))
+
+    def add(self, row: int, index: int, length: int, samples: int = 1) -> None:
+        """Note the next line of the file."""
+        for column, value in zip(self._columns, (row, index, self.size, length), strict=True):
+            column.append(value)
+        self.size += length
+        self.samples += samples
+
+    def read(self, path: Path, format: str) -> None:
+        """Index what an earlier run wrote, up to a torn last line."""
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    row_id, indices = _samples_of(json.loads(line), format)
+                    places = [self.done.add(row_id, index) for index in indices]
+                    self.add(-1 - places[0], indices[0], len(line), len(indices))
+                except (ValueError, LookupError, TypeError):
+                    raise SantagenError(
+                        f"{path}, line {number} is no record of this run.", CHANGED_HINT
+                    ) from None
+
+    def order(self, rows: Iterable[tuple[RowId, int]]) -> NDArray[np.int64]:
+        """The lines sorted by row and index. `rows` gives (row id, row number) of the input."""
+        row, index = (np.array(column, dtype=np.int64) for column in self._columns[:2])
+        if len(self.done):
+            number = np.full(self.done.rows, -1, dtype=np.int64)
+            for row_id, where in rows:
+                place = self.done.place(row_id)
+                if place is not None:
+                    number[place] = where
+            if (number < 0).any():
+                raise SantagenError(
+                    "The output holds samples of rows that are not in the input.", CHANGED_HINT
+                )
+            earlier = row < 0
+            row[earlier] = number[-1 - row[earlier]]
+        return np.lexsort((index, row))
+
+    def lines(self, fd: int, order: NDArray[np.int64]) -> Iterator[bytes]:
+        """The file's lines in another order, one in memory at a time."""
+        _, _, offset, length = self._columns
+        for line in order:
+            yield os.pread(fd, length[line], offset[line])
+
+
+def is_sorted(order: NDArray[np.int64]) -> bool:
+    """Whether this permutation changes nothing."""
+    return bool((np.diff(order) == 1).all())
+
+
+def _samples_of(record: dict[str, Any], format: str) -> tuple[RowId, list[int]]:
+    if format == "jsonl":
+        return record["task_id"], [int(record["index"])]
+    choices = record["response"]["body"]["choices"]
+    return record["custom_id"], [int(choice["index"]) for choice in choices]
