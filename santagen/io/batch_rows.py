@@ -1,7 +1,8 @@
 """Rows of OpenAI's batch files: {"custom_id", "method", "url", "body": {...}} as an ordinary row.
 
 Completions only: a chat has no meaning for these models and is refused, as is a setting that would
-change the answer and can't be honoured. What has no effect offline (model, stream, user) is ignored.
+change the answer and can't be honoured. What has no effect offline (model, stream, user) is
+ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _UNSUPPORTED = ("frequency_penalty", "presence_penalty", "logit_bias")
 
 
 def is_batch_row(fields: dict[str, Any]) -> bool:
-    """Whether the prompt is in `body`; a row with a prompt of its own may have any body it likes."""
+    """Whether the prompt is in `body`; a row with a prompt of its own may have any body."""
     return "body" in fields and all(fields.get(name) is None for name in _PROMPTS)
 
 
@@ -69,7 +70,7 @@ def flatten_batch_row(fields: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _list_prompt(prompt: list[Any], where: str) -> dict[str, Any]:
-    """OpenAI's prompt may be [text], [id, id, ...] or [[id, id, ...]]; several prompts are several rows."""
+    """OpenAI's prompt may be [text], [id, id, ...] or [[id, id, ...]]; more than one is refused."""
     if not prompt:
         return {"prompt": ""}
     if isinstance(prompt[0], int):

@@ -22,7 +22,7 @@ _INTEGER = re.compile(r"-?(0|[1-9]\d*)")
 
 
 class DatasetSource:
-    """Rows of `name`'s split. `wanted` names the further columns to read (--prompt-column, --keep)."""
+    """Rows of `name`'s split. `wanted` names columns to read besides (--prompt-column, --keep)."""
 
     whole_file = False
 
@@ -60,6 +60,11 @@ def _load(name: str, split: str | None) -> Any:
             "Install it with: pip install datasets.",
         ) from None
     path = Path(name)
+    if path.suffix.lower() in LOCAL_FORMATS and not path.exists():
+        raise SantagenError(
+            f"The dataset file {name} does not exist.",
+            "Check the path; a dataset of the hub is called OWNER/NAME.",
+        )
     try:
         if path.is_file():
             loaded = _load_file(datasets, path, split)
@@ -69,8 +74,9 @@ def _load(name: str, split: str | None) -> Any:
         raise
     except Exception as error:  # datasets, pyarrow, pandas and the hub each raise their own
         reason = str(error).strip().splitlines() or [type(error).__name__]
+        part = f" (split {split})" if split else ""
         raise SantagenError(
-            f"The dataset {name}{f' (split {split})' if split else ''} can't be loaded: {reason[0]}",
+            f"The dataset {name}{part} can't be loaded: {reason[0]}",
             "Check its name and --split, that the hub can be reached (or the data set is cached), "
             "or give a local .parquet, .csv or .jsonl file.",
         ) from error

@@ -1,7 +1,7 @@
 """Infilling: the model's own FIM tokens, and prompts built from a prefix and a suffix.
 
     PSM:  <prefix> prefix <suffix> suffix <middle>
-    SPM:  <prefix> <suffix> suffix <middle> prefix          (the order these models were trained with)
+    SPM:  <prefix> <suffix> suffix <middle> prefix     (the order these models were trained with)
 
 Works on ids, so what follows a sentinel can never change how the sentinel is read.
 """
@@ -54,10 +54,10 @@ def build_fim_ids(
 def truncate_fim(
     prefix: Sequence[int], suffix: Sequence[int], room: int
 ) -> tuple[list[int], list[int], int]:
-    """Cut the start of the prefix and the end of the suffix to `room` ids in all: (prefix, suffix, dropped).
+    """Cut the start of the prefix and the end of the suffix: (prefix, suffix, number dropped).
 
-    What is nearest to the hole stays. Half the room is each side's own; what one side leaves free the
-    other may use.
+    `room` ids stay in all, those nearest to the hole. Half the room is each side's own; what one
+    side leaves free the other may use.
     """
     excess = max(0, len(prefix) + len(suffix) - room)
     if not excess:

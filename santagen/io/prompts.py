@@ -39,7 +39,7 @@ def read_prompts(
 
     `limit` takes the first rows and then `shard` (i, count) every count-th of them, both by row
     number. `defaults` are the settings that rows override, to find rows that contradict them.
-    Raises SantagenError for what concerns the input as a whole: a missing file, a cut gzip, no input.
+    Raises SantagenError for what concerns the input as a whole: a missing file, a cut gzip.
     """
     if limit is not None and limit < 0:
         raise SantagenError(f"--limit is {limit}.", "Give a number of rows, 0 or above.")

@@ -1,7 +1,7 @@
-"""From checked rows to requests: tokenises, merges the row's settings over the defaults, enforces lengths.
+"""From checked rows to requests: tokenises, merges settings over the defaults, enforces lengths.
 
-A row that can't be used becomes a RowFailure in its place; the rows around it go on. Tokenises in batches and as rows
-are asked for, so that a million rows start at once.
+A row that can't be used becomes a RowFailure in its place; the rows around it go on. Tokenises in
+batches and as rows are asked for, so that a million rows start at once. Reads no files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_SAMPLES = 1_000_000  # of one row: each is an entry in its Request
 
 
 class RequestBuilder:
-    """`max_len` bounds prompt + output in tokens; `truncate` says what happens to a prompt that is longer."""
+    """`max_len` bounds prompt + output; `truncate` says what happens to a prompt that is longer."""
 
     def __init__(
         self,
@@ -153,7 +153,8 @@ class RequestBuilder:
         if largest >= self.vocab_size or min(ids) < 0:
             bad = largest if largest >= self.vocab_size else min(ids)
             raise RowError(
-                f"{place}: prompt_token_ids holds {bad}; the model's ids go from 0 to {self.vocab_size - 1}.",
+                f"{place}: prompt_token_ids holds {bad}; the model's ids go from 0 to "
+                f"{self.vocab_size - 1}.",
                 "Tokenise with this model's tokenizer.",
                 line=row.line,
             )
@@ -166,7 +167,7 @@ class RequestBuilder:
                 raise RowError(
                     f"{place}: the tokenizer gives id {max(ids)}; the model's ids go from 0 to "
                     f"{self.vocab_size - 1}.",
-                    "Use the tokenizer that belongs to this model, or leave that special token out.",
+                    "Use the tokenizer of this model, or leave that special token out.",
                     line=row.line,
                 )
             if self.tokenizer.loses(text, ids):
@@ -203,8 +204,8 @@ class RequestBuilder:
         tokens = self.tokenizer.fim
         if tokens is None:
             raise RowError(
-                f"{place}: the row asks for infilling, and the tokenizer has neither <fim-prefix> nor <fim_prefix> "
-                "with their middle and suffix.",
+                f"{place}: the row asks for infilling, and the tokenizer has neither <fim-prefix> "
+                "nor <fim_prefix> with their middle and suffix.",
                 "Use a model trained to infill, or give the row a `prompt`.",
                 line=row.line,
             )
@@ -228,7 +229,8 @@ class RequestBuilder:
 
     def _too_long(self, row: PromptRow, length: int, place: str) -> RowError:
         return RowError(
-            f"{place}: the prompt has {length} tokens, and the model has {self.max_len} positions for prompt and answer.",
+            f"{place}: the prompt has {length} tokens, and there are {self.max_len} positions for "
+            "prompt and answer.",
             f"Shorten it to {self.max_len - 1} tokens at most, or use --truncate left.",
             line=row.line,
         )
@@ -239,7 +241,7 @@ class RequestBuilder:
             return
         for name in self.tokenizer.foreign_sentinels(text):
             remark = (
-                f"the prompt holds {name}, which is plain text to this model: its own sentinels are spelled otherwise; "
-                "use prefix and suffix"
+                f"the prompt holds {name}, which is plain text to this model: its own sentinels "
+                "are spelled otherwise; use prefix and suffix"
             )
             self.warnings[remark] = self.warnings.get(remark, 0) + 1

@@ -52,7 +52,7 @@ def _parse_line(line: bytes, where: str) -> Any:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise RowError(
-            f"{where}: the line is not UTF-8 text (byte {error.start} is 0x{line[error.start]:02x}).",
+            f"{where}: the line is not UTF-8 text (byte {error.start}: 0x{line[error.start]:02x}).",
             "Write the file as UTF-8.",
         ) from None
     try:
@@ -65,7 +65,9 @@ def _parse_line(line: bytes, where: str) -> Any:
             "must not end in .jsonl.",
         ) from None
     except (ValueError, RecursionError) as error:
-        raise RowError(f"{where}: the line can't be read as JSON: {error}.", "Mend the row.") from None
+        raise RowError(
+            f"{where}: the line can't be read as JSON: {error}.", "Mend the row."
+        ) from None
 
 
 class RowReader:
@@ -94,7 +96,7 @@ class RowReader:
             if isinstance(value, bool) or not isinstance(value, (str, int)):
                 raise RowError(
                     f"{where}: {name} is {_kind(value)}, not text or a whole number.",
-                    f"Give a {name} such as \"HumanEval/0\" or 7, or leave it out.",
+                    f'Give a {name} such as "HumanEval/0" or 7, or leave it out.',
                 )
             if value == "":
                 raise RowError(f"{where}: {name} is empty.", f"Give a {name}, or leave it out.")
@@ -175,7 +177,7 @@ class RowReader:
             json.dumps(kept, ensure_ascii=False, allow_nan=False).encode("utf-8")
         except (TypeError, ValueError) as error:
             raise RowError(
-                f"{where}: a field of --keep ({', '.join(kept)}) can't be written as JSON: {error}.",
+                f"{where}: a field of --keep ({', '.join(kept)}) can't become JSON: {error}.",
                 "Leave it out of --keep, or make it text.",
             ) from None
         return kept
@@ -210,14 +212,20 @@ def _prompt_fields(fields: dict[str, Any], where: str) -> dict[str, Any]:
                 f'Infilling needs both; give the {other} too ("" if there is none), '
                 "or call the text prompt to have it continued.",
             )
-        hint = "Rename prompt to prefix for infilling." if given == ["prompt", "suffix"] else (
-            "Keep one way: a prompt, a prefix with a suffix, or prompt_token_ids."
+        hint = (
+            "Rename prompt to prefix for infilling."
+            if given == ["prompt", "suffix"]
+            else "Keep one way: a prompt, a prefix with a suffix, or prompt_token_ids."
         )
         raise RowError(f"{where}: the row has {' and '.join(given)} together.", hint)
     texts = {name: fields[name] for name in given}
     for name, text in texts.items():
         if not isinstance(text, str):
-            hint = "Token ids go in prompt_token_ids." if isinstance(text, list) else f"Quote the {name}."
+            hint = (
+                "Token ids go in prompt_token_ids."
+                if isinstance(text, list)
+                else f"Quote the {name}."
+            )
             raise RowError(f"{where}: {name} is {_kind(text)}, not text.", hint)
         _check_text(text, name, where)
     if not any(texts.values()):
@@ -274,7 +282,7 @@ def _kind(value: Any) -> str:
         return json.dumps(value)
     if isinstance(value, (int, float)):
         return f"the number {value!r:.40}" if not isinstance(value, int) else "a whole number"
-    names = {str: "text", list: "a list", dict: "an object"}
+    names: dict[type, str] = {str: "text", list: "a list", dict: "an object"}
     return names.get(type(value), f"a {type(value).__name__}")
 
 

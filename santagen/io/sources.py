@@ -44,7 +44,7 @@ class BadRow:
 
 
 class Source(Protocol):
-    """One input. `name` is how messages call it; `whole_file` says that its row is the file's text."""
+    """One input. `name` is for messages; `whole_file` says that its row is the file's text."""
 
     name: str
     whole_file: bool
@@ -54,7 +54,7 @@ class Source(Protocol):
 
 @dataclass
 class FileSource:
-    """A file, or what standard input or a pipe was spooled to. `kind` is one of KINDS, or "" for text."""
+    """A file, or what stdin or a pipe was spooled to. `kind` is one of KINDS, or "" for text."""
 
     name: str
     path: Path
@@ -88,7 +88,7 @@ class FileSource:
     def _open(self) -> BinaryIO:
         if self.kind.endswith(".gz"):
             return cast(BinaryIO, gzip.open(self.path, "rb"))
-        file = open(self.path, "rb")
+        file = open(self.path, "rb")  # noqa: SIM115  (the caller closes it)
         if self.kind and file.read(2) == GZIP_MAGIC:
             file.close()
             raise SantagenError(
@@ -132,13 +132,15 @@ def open_source(path: str, wanted: Sequence[str] = ()) -> Source:
                 f"{path} can't be read: {error.strerror or error}.", "Give a file or a pipe."
             ) from None
     if not os.access(place, os.R_OK):
-        raise SantagenError(f"{path} can't be read: permission denied.", "Check the file's permissions.")
+        raise SantagenError(
+            f"{path} can't be read: permission denied.", "Check the file's permissions."
+        )
     return FileSource(path, place, kind)
 
 
 def _spooled(stream: BinaryIO, name: str, kind: str) -> FileSource:
     """Copy a stream to a temporary file, so that it can be validated first and read again later."""
-    spool = tempfile.NamedTemporaryFile(prefix="santagen-prompts-")
+    spool = tempfile.NamedTemporaryFile(prefix="santagen-prompts-")  # noqa: SIM115
     shutil.copyfileobj(stream, spool)
     spool.flush()
     return FileSource(name, Path(spool.name), kind, spool)
@@ -165,7 +167,7 @@ def _whole_text(file: BinaryIO, name: str, digest: Digest | None) -> dict[str, A
     except UnicodeDecodeError as error:
         return BadRow(
             f"the file is not UTF-8 text (byte {error.start}).",
-            "Convert it to UTF-8; rows of prompts come in .jsonl, .jsonl.gz, .json or .parquet files.",
+            "Convert it to UTF-8; rows of prompts come in .jsonl, .jsonl.gz, .json or .parquet.",
             name,
         )
 
@@ -179,7 +181,9 @@ def _json_list(file: BinaryIO, name: str, digest: Digest | None) -> Iterator[tup
         text = data.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise SantagenError(f"{name} is not UTF-8 text (line {line}).", "Convert it to UTF-8.") from None
+        raise SantagenError(
+            f"{name} is not UTF-8 text (line {line}).", "Convert it to UTF-8."
+        ) from None
     del data
     try:
         yield from _elements(text)

@@ -1,8 +1,8 @@
 """Text to ids and ids to bytes, from tokenizer.json alone, with no clean-up in either direction.
 
-The ids of a text come from the `tokenizers` library with nothing added around them. The bytes of an id come from a table
-built once, so that a sample's text is exactly the bytes of its tokens. Special tokens are found by their spelling in
-the vocabulary, never by a model's name. Imports no torch.
+The ids of a text come from the `tokenizers` library with nothing added around them. The bytes of an
+id come from a table built once, so that a sample's text is exactly the bytes of its tokens. Special
+tokens are found by their spelling in the vocabulary, never by a model's name. Imports no torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ END_TOKENS = ("<|endoftext|>", "<file_sep>", "<filename>", "<file-sep>")
 
 
 def byte_alphabet() -> dict[str, int]:
-    """Character -> byte of byte-level BPE: printable bytes stand for themselves, others for U+0100 onwards."""
+    """Character -> byte of byte-level BPE: printable bytes are themselves, others from U+0100."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     table = {chr(byte): byte for byte in printable}
     others = (byte for byte in range(256) if byte not in set(printable))
@@ -69,7 +69,7 @@ class Tokenizer:
 
     @classmethod
     def from_directory(cls, path: Path, config: ModelConfig | None = None) -> Tokenizer:
-        """Load tokenizer.json (or vocab.json + merges.txt) of a model directory, or of the file itself."""
+        """Load tokenizer.json (or vocab.json + merges.txt) of a directory, or the file itself."""
         import tokenizers
 
         directory, file = (path, path / "tokenizer.json") if path.is_dir() else (path.parent, path)
@@ -85,7 +85,7 @@ class Tokenizer:
             else:
                 raise SantagenError(
                     f"{directory} holds no tokenizer.json.",
-                    "Copy the model's tokenizer files into it, give --tokenizer, or use prompt_token_ids.",
+                    "Copy the model's there, give --tokenizer, or use prompt_token_ids.",
                 )
         except SantagenError:
             raise
@@ -115,7 +115,7 @@ class Tokenizer:
 
     @cached_property
     def token_bytes(self) -> list[bytes | None]:
-        """The bytes of every id of the tokenizer and of the model; None where an id has no token."""
+        """The bytes of every id of tokenizer and model; None where an id has no token."""
         alphabet = byte_alphabet()
         table: list[bytes | None] = [None] * self._table_size
         for token, number in self.vocabulary.items():
@@ -132,7 +132,7 @@ class Tokenizer:
         return all(character in self.vocabulary for character in byte_alphabet())
 
     def loses(self, text: str, ids: Sequence[int]) -> bool:
-        """Whether `ids`, which encode made of `text`, lack some of it (a byte may have no token)."""
+        """Whether `ids`, which encode made of `text`, lack some of it (bytes without a token)."""
         return not self._knows_every_byte and self.decode(ids) != _surrogate_free(text)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -172,10 +172,10 @@ class Tokenizer:
 
 
 def _to_the_letter(description: dict[str, Any], file: Path) -> dict[str, Any]:
-    """A tokenizer.json without what changes a text on its way to ids; refuses what is not byte-level BPE.
+    """A tokenizer.json without what changes a text on its way to ids; byte-level BPE only.
 
-    Nothing is prepended, normalised, cut, padded or drawn at random; special tokens swallow no white space
-    beside them, and a sentinel of the plain vocabulary is read as one token too.
+    Nothing is prepended, normalised, cut, padded or drawn at random; special tokens swallow no
+    white space beside them, and a sentinel of the plain vocabulary is read as one token too.
     """
     model = description.get("model") or {}
     steps = [
@@ -242,7 +242,8 @@ def _legacy(directory: Path, settings: dict[str, Any]) -> tuple[Any, dict[int, s
         inner.add_special_tokens([tokenizers.AddedToken(text, normalized=False, special=True)])
         if inner.token_to_id(text) != number:
             raise SantagenError(
-                f"The added token {text!r} of {directory} has id {number}, which vocab.json leaves no room for.",
+                f"The added token {text!r} of {directory} has id {number}, for which vocab.json "
+                "leaves no room.",
                 "Save the tokenizer as tokenizer.json with transformers.",
             )
     raw = vocab.read_bytes() + merges.read_bytes() + json.dumps(special, sort_keys=True).encode()

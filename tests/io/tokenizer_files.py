@@ -17,7 +17,7 @@ FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 def copy_tokenizer(
     folder: Path, change: Callable[[dict[str, Any]], None] | None = None, mark: str = "-"
 ) -> Path:
-    """A copy of the bundled tokenizer; `change` edits tokenizer.json, `mark` spells its sentinels."""
+    """A copy of the bundled tokenizer; `change` edits its JSON, `mark` spells its sentinels."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         shutil.copy(ASSETS / name, folder / name)
