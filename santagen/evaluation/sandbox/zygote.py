@@ -1,0 +1,297 @@
+"""The process that programs are forked from: confined first, then asked for one fork at a time.
+
+    run (with a socket)  fork; the child takes on its limits and becomes the program cpu
+    how much CPU time that child has used so far end                  kill everything the child
+    left, reap it, clear the scratch folder, say what it used
+
+In a pid namespace this is process 1: it can't be killed from inside, it inherits every orphan, and
+kill(-1) reaches all of them and nobody else. It never sees a test, except where the test runs in
+the program's own process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import importlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from santagen.evaluation.sandbox import frames, linux, seccomp
+from santagen.evaluation.sandbox.program import leave, serve_program
+
+# What programs import most: loaded once here instead of in every fork.
+COMMON_MODULES = [
+    "bisect",
+    "collections",
+    "copy",
+    "cmath",
+    "datetime",
+    "decimal",
+    "enum",
+    "fractions",
+    "functools",
+    "hashlib",
+    "heapq",
+    "itertools",
+    "json",
+    "math",
+    "operator",
+    "random",
+    "re",
+    "statistics",
+    "string",
+    "time",
+    "typing",
+    "numbers",
+    "dataclasses",
+]
+
+
+FAILED = 99  # the exit code of a child that could not even start its program
+CHANNEL, RULES = 3, 4  # where the child keeps its two file descriptors
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """What a tier brings with it. The pieces are independent, so that a test can look at each."""
+
+    tier: str
+    scratch: str
+    readable: tuple[str, ...]
+    hidden: tuple[str, ...]
+    landlock: bool
+    scratch_megabytes: int = 64
+
+    @property
+    def own_pids(self) -> bool:
+        return self.tier != "plain"
+
+
+class Zygote:
+    def __init__(self, control: socket.socket, confinement: Confinement) -> None:
+        self.control, self.confinement = control, confinement
+        self.ruleset = -1
+        self.child = 0
+
+    def prepare(self) -> dict[str, bool]:
+        """Confine this process as far as its children must share it; returns what is in force."""
+        conf = self.confinement
+        if conf.tier == "namespaces":
+            linux.make_mounts_private()
+            for path in conf.hidden:
+                linux.mount_tmpfs(path, 1, 16)
+            linux.make_mounts_read_only()
+        self._fresh_scratch()
+        if not conf.own_pids:
+            linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+        linux.prctl(linux.PR_SET_DUMPABLE, 0)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN if number != signal.SIGPIPE else signal.SIG_DFL)
+        for name in COMMON_MODULES:
+            importlib.import_module(name)
+        filtered = all(seccomp.build_filter(1, commands) is not None for commands in (True, False))
+        own = conf.tier in ("namespaces", "bubblewrap")
+        gc.freeze()
+        return {
+            "namespaces": own,
+            "landlock": conf.landlock,
+            "seccomp": filtered,
+            "no_new_privs": True,
+        }
+
+    def serve(self) -> None:
+        while True:
+            message, descriptor = frames.receive_with_descriptor(self.control)
+            if message["op"] == "run":
+                self._fork(message, descriptor)
+            elif message["op"] == "cpu":
+                frames.send(self.control, {"cpu": linux.cpu_seconds(self.child)})
+            else:
+                frames.send(self.control, self._end(message["grace"]))
+
+    def _fork(self, job: dict[str, Any], descriptor: int) -> None:
+        self.child = linux.fork_plainly()
+        if self.child == 0:
+            self._become(job, descriptor)
+        os.close(descriptor)
+
+    def _become(self, job: dict[str, Any], descriptor: int) -> NoReturn:
+        """In the child: give up everything, then be the program."""
+        try:
+            os.setsid()
+            self.control.detach()
+            channel = self._keep_descriptors(descriptor)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            os.chdir(self.confinement.scratch)
+            commands = job["mode"] == "command"
+            linux.set_limits(job["limits"])
+            linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+            if self.confinement.tier == "namespaces":
+                linux.drop_capabilities()
+            if self.ruleset >= 0:
+                linux.landlock_restrict(RULES)
+                os.close(RULES)
+            rules = seccomp.build_filter(os.getpid(), commands)
+            if rules is not None:
+                seccomp.install(rules)
+            serve_program(channel, job)
+        except frames.Closed:
+            leave(0)  # the checker has heard enough
+        except BaseException:
+            leave(FAILED)
+        leave(0)
+
+    def _keep_descriptors(self, descriptor: int) -> socket.socket:
+        """Close all but /dev/null (0, 1, 2), the channel (3) and, for a moment, the rules."""
+        rules = fcntl.fcntl(self.ruleset, fcntl.F_DUPFD, 64) if self.ruleset >= 0 else -1
+        os.dup2(descriptor, CHANNEL, inheritable=False)
+        if rules >= 0:
+            os.dup2(rules, RULES, inheritable=False)
+        os.closerange(RULES + 1 if rules >= 0 else RULES, 1024)
+        return socket.socket(fileno=CHANNEL)
+
+    def _end(self, grace: float) -> dict[str, Any]:
+        """Stop the child and all it started. `grace` is how long a child that is ending may take.
+        """
+        status = self._status_within(grace)
+        by_itself = status is not None
+        strays = self._kill_all() - (0 if by_itself else 1)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = used.ru_utime + used.ru_stime
+        before, self._cpu_before = self._cpu_before, cpu
+        self.child = 0
+        self._clear_scratch()
+        answer: dict[str, Any] = {"by_itself": by_itself, "cpu": cpu - before, "strays": strays}
+        if status is not None:
+            answer["code"] = os.waitstatus_to_exitcode(status)
+        return answer
+
+    _cpu_before = 0.0
+
+    def _status_within(self, grace: float) -> int | None:
+        until = time.monotonic() + grace
+        while True:
+            pid, status = os.waitpid(self.child, os.WNOHANG)
+            if pid:
+                return status
+            if time.monotonic() >= until:
+                return None
+            time.sleep(0.001)
+
+    def _kill_all(self) -> int:
+        """SIGKILL to everything below this process until nothing is left; returns how many there
+        were.
+        """
+        reaped = 0
+        while True:
+            if self.confinement.own_pids:
+                with contextlib.suppress(ProcessLookupError):  # nobody is left
+                    os.kill(-1, signal.SIGKILL)
+            else:
+                for pid in _children():
+                    os.kill(pid, signal.SIGKILL)
+            try:
+                while os.waitpid(-1, 0)[0]:
+                    reaped += 1
+            except ChildProcessError:
+                return reaped
+
+    def _clear_scratch(self) -> None:
+        if os.listdir(self.confinement.scratch):
+            if self.confinement.tier == "namespaces":
+                linux.detach_mount(self.confinement.scratch)
+            self._fresh_scratch()
+
+    def _fresh_scratch(self) -> None:
+        """An empty scratch folder, whatever was in the last one, and rules that know it."""
+        conf = self.confinement
+        if conf.tier == "namespaces":
+            linux.mount_tmpfs(conf.scratch, conf.scratch_megabytes)
+        else:
+            _empty(conf.scratch)
+        if conf.landlock:
+            if self.ruleset >= 0:
+                os.close(self.ruleset)
+            writable = (conf.scratch, "/dev/null")
+            self.ruleset = linux.landlock_ruleset(conf.readable, writable)
+
+
+def _children() -> list[int]:
+    """Processes whose parent is this one, by /proc."""
+    own, found = os.getpid(), []
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+            except OSError:
+                continue  # it ended meanwhile
+            if int(fields[1]) == own:
+                found.append(int(name))
+    return found
+
+
+def _empty(folder: str) -> None:
+    """Remove what is in `folder`, following no link; folders a program closed to us are opened
+    again.
+
+    By find, which walks trees deeper than a path can be long.
+    """
+    inside = ["find", folder, "-mindepth", "1"]
+    for more in (
+        ["-type", "d", "!", "-perm", "-700", "-exec", "chmod", "700", "{}", ";"],
+        ["-delete"],
+    ):
+        subprocess.run(inside + more, stderr=subprocess.DEVNULL, check=False)
+    if os.listdir(folder):
+        raise OSError(f"the scratch folder {folder} can't be cleared")
+
+
+def main(arguments: dict[str, Any]) -> NoReturn:
+    """The zygote's process: enters the namespaces of its tier, reports, and serves until its owner
+    is gone.
+    """
+    control = socket.socket(fileno=arguments.pop("control"))
+    parent = arguments.pop("parent")
+    lists: dict[str, Any] = {name: tuple(arguments.pop(name)) for name in ("readable", "hidden")}
+    confinement = Confinement(**lists, **arguments)
+    try:
+        if confinement.tier == "namespaces":
+            linux.enter_namespaces()
+            _fork_init(parent)
+        elif confinement.tier == "plain":
+            linux.die_with_parent(parent)
+        zygote = Zygote(control, confinement)
+        features = zygote.prepare()
+    except OSError as error:
+        frames.send(control, {"refused": str(error)})
+        sys.exit(0)
+    os.dup2(0, 2)  # what programs write to stderr goes nowhere; a full pipe would stop them
+    frames.send(control, {"ready": features})
+    try:
+        zygote.serve()
+    except frames.Closed:
+        sys.exit(0)
+    raise AssertionError("serve ends only when its owner closes the channel")
+
+
+def _fork_init(parent: int) -> None:
+    """Go on as process 1 of the new pid namespace; the outer process waits for it and dies with it.
+    """
+    outer = os.getpid()
+    child = os.fork()
+    if child:
+        linux.die_with_parent(parent)
+        os.waitpid(child, 0)
+        os._exit(0)
+    linux.die_with_parent(outer)
