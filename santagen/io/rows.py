@@ -15,7 +15,7 @@ from typing import Any
 
 from santagen.errors import RowError, SantagenError
 from santagen.io.batch_rows import BODY_FIELDS, flatten_batch_row, is_batch_row
-from santagen.io.sources import BadRow, refuse_constant
+from santagen.io.sources import DECODER, BadRow
 from santagen.request import PromptRow, RowId, SamplingParams
 
 ID_FIELDS = ("task_id", "id", "custom_id")
@@ -56,8 +56,7 @@ def _parse_line(line: bytes, where: str) -> Any:
             "Write the file as UTF-8.",
         ) from None
     try:
-        # strict=False lets raw control characters (VT, FF, tab) stand inside strings.
-        return json.loads(text, strict=False, parse_constant=refuse_constant)
+        return DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise RowError(
             f"{where}: the line is not JSON: {error.msg} at column {error.colno}.",

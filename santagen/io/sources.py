@@ -30,6 +30,14 @@ GZIP_MAGIC = b"\x1f\x8b"
 KINDS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 
 
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+# Raw control characters (VT, FF, tab) may stand inside strings; NaN and infinities are no JSON.
+DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
+
+
 class Digest(Protocol):
     def update(self, data: bytes, /) -> None: ...
 
@@ -200,7 +208,6 @@ def _json_list(file: BinaryIO, name: str, digest: Digest | None) -> Iterator[tup
 
 
 def _elements(text: str) -> Iterator[tuple[int, Any]]:
-    decoder = json.JSONDecoder(strict=False, parse_constant=refuse_constant)
     at, line, counted = _skip_space(text, 0), 1, 0
     if text[at : at + 1] != "[":
         raise json.JSONDecodeError("expected '['", text, at)
@@ -209,7 +216,7 @@ def _elements(text: str) -> Iterator[tuple[int, Any]]:
     while not closed:
         line += text.count("\n", counted, at)
         counted = at
-        value, at = decoder.raw_decode(text, at)
+        value, at = DECODER.raw_decode(text, at)
         yield line, value
         at = _skip_space(text, at)
         mark = text[at : at + 1]
@@ -226,8 +233,3 @@ def _skip_space(text: str, at: int) -> int:
     while at < len(text) and text[at] in " \t\r\n":
         at += 1
     return at
-
-
-def refuse_constant(name: str) -> Any:
-    """For json's parse_constant: NaN and the infinities are Python's, not JSON's."""
-    raise ValueError(f"{name} is not a JSON value")
