@@ -84,12 +84,10 @@ class SdpaAttention:
     def _attend(self, query: Tensor, cache: KVCache, plan: SdpaPlan, scale: float) -> Tensor:
         heads, kv_heads = query.shape[1], cache[0].shape[2]
         key, value = (part.flatten(0, 1)[plan.slots].transpose(1, 2) for part in cache)
-        key, value = (
-            part.repeat_interleave(heads // kv_heads, dim=1)
-            if kv_heads > 1
-            else part.expand(-1, heads, -1, -1)
-            for part in (key, value)
-        )
+        # Copies on purpose: with expanded heads (stride 0), torch 2.11's memory-efficient kernel gives wrong
+        # float32 results on CUDA for key lengths that are no multiple of 4.
+        key = key.repeat_interleave(heads // kv_heads, dim=1)
+        value = value.repeat_interleave(heads // kv_heads, dim=1)
         tiled = query[plan.tokens].transpose(1, 2)  # [S, heads, max_q, D]
         out = F.scaled_dot_product_attention(tiled, key, value, attn_mask=plan.mask, scale=scale)
         return out.transpose(1, 2)
