@@ -17,7 +17,7 @@ from santagen.engine.model_runner import ModelRunner, Record
 from santagen.engine.output_processor import OutputProcessor
 from santagen.engine.scheduler import Scheduler
 from santagen.engine.sequence import Sequence
-from santagen.io.stops import StopSet
+from santagen.io.stops import StopSet, TokenIndex
 from santagen.io.tokenizer import Tokenizer
 from santagen.random_key import row_key
 from santagen.request import Request, RowFailure, SampleOutput
@@ -55,6 +55,7 @@ class LLMEngine:
         self.tokenizer, self.max_len, self.run_ahead = tokenizer, max_len, run_ahead
         self.stats = EngineStats()
         self._stop_sets: dict[tuple[str, ...], StopSet] = {}
+        self._token_index: TokenIndex | None = None  # made for the first stop set, shared by all
 
     def run(self, requests: Iterable[Request | RowFailure]) -> Iterator[SampleOutput | RowFailure]:
         """Generate for all requests; yields samples as they finish, failures as they come by.
@@ -104,8 +105,10 @@ class LLMEngine:
     def _stop_set(self, stops: tuple[str, ...]) -> StopSet | None:
         if not stops or self.tokenizer is None:
             return None
+        if self._token_index is None:
+            self._token_index = TokenIndex(self.tokenizer.token_bytes)
         if stops not in self._stop_sets:
-            self._stop_sets[stops] = StopSet(stops, self.tokenizer.token_bytes)
+            self._stop_sets[stops] = StopSet(stops, self._token_index)
         return self._stop_sets[stops]
 
     def _collect(self, record: Record) -> list[SampleOutput]:
