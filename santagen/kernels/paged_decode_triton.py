@@ -1,9 +1,10 @@
 """The decode kernels of kernels.paged_attention. Importing this imports Triton.
 
 The G = H / Hkv query heads of a KV head are the rows of one small product, so K and V are read
-once. A program walks its share of a context tile by tile with a running softmax; shares of one
-context are combined by a second kernel. The new token starts the running softmax of share 0,
-straight from the QKV product, and never comes back from the cache in this step.
+once. A program walks its share of a context tile by tile with a running softmax. The shares of a
+context are combined by the program that finishes last, found by counting, or by a second kernel.
+The new token starts the running softmax of share 0, straight from the QKV product, and never comes
+back from the cache in this step.
 """
 
 # Triton types a kernel's arguments at launch, and decides constant conditions by themselves:
@@ -32,13 +33,14 @@ def block_of(table_ptr, first, stop, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.const
 
 @triton.jit
 def _decode_kernel(
-    out_ptr, lse_ptr, q_ptr, k_cache_ptr, v_cache_ptr, table_ptr, length_ptr, k_new_ptr, v_new_ptr,
-    slot_ptr, scale_log2, out_row, out_head, out_split, q_row, q_head, k_block, k_token, k_head,
-    v_block, v_token, v_head, table_row, k_new_row, k_new_head, v_new_row, v_new_head, GROUP,
-    SPLITS: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, GROUP_PADDED: tl.constexpr,
-    D_PADDED: tl.constexpr, BLOCK_N: tl.constexpr, FUSED: tl.constexpr, PRECISION: tl.constexpr,
+    out_ptr, part_ptr, lse_ptr, counter_ptr, q_ptr, k_cache_ptr, v_cache_ptr, table_ptr, length_ptr,
+    k_new_ptr, v_new_ptr, slot_ptr, scale_log2, out_row, out_head, q_row, q_head, k_block, k_token,
+    k_head, v_block, v_token, v_head, table_row, k_new_row, k_new_head, v_new_row, v_new_head,
+    GROUP, SPLITS: tl.constexpr, SPLITS_PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    D: tl.constexpr, GROUP_PADDED: tl.constexpr, D_PADDED: tl.constexpr, BLOCK_N: tl.constexpr,
+    FUSED: tl.constexpr, COUNTED: tl.constexpr, PRECISION: tl.constexpr,
 ):
-    """Grid [B, Hkv, SPLITS]. SPLITS > 1: out is float32 [B, H, SPLITS, D], lse [B, H, SPLITS]."""
+    """Grid [B, Hkv, SPLITS]. Float32 part [B, H, SPLITS, D], lse [B, H, SPLITS]."""
     row = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -52,7 +54,7 @@ def _decode_kernel(
     cached = length
     if FUSED:
         cached = tl.maximum(length - 1, 0)
-    share = tl.cdiv(tl.cdiv(cached, SPLITS), BLOCK_N) * BLOCK_N
+    share = tl.maximum(tl.cdiv(tl.cdiv(cached, SPLITS), BLOCK_N), 1) * BLOCK_N
     start = split * share
     stop = tl.minimum(start + share, cached)
 
@@ -105,14 +107,48 @@ def _decode_kernel(
         top = new_top
 
     acc = acc / tl.where(total > 0, total, 1.0)[:, None]
-    at = out_ptr + row * out_row + heads[:, None] * out_head + split * out_split + d[None, :]
+    out_at = out_ptr + row * out_row + heads[:, None] * out_head + d[None, :]
     if SPLITS == 1:
-        tl.store(at, acc.to(out_ptr.dtype.element_ty), mask=mask)
+        tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=mask)
     else:
         lse = tl.where(total > 0, top + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
-        tl.store(at, acc, mask=mask & (total > 0)[:, None])
-        all_heads = tl.num_programs(1) * GROUP
-        tl.store(lse_ptr + (row * all_heads + heads) * SPLITS + split, lse, mask=in_group)
+        parts = (row * tl.num_programs(1) * GROUP + heads) * SPLITS
+        tl.store(lse_ptr + parts + split, lse, mask=in_group)
+        part_at = part_ptr + parts[:, None] * D + d[None, :]
+        tl.store(part_at + split * D, acc, mask=mask & (total > 0)[:, None])
+        active = tl.maximum(tl.cdiv(cached, share), 1)
+        if COUNTED:
+            if split < active:
+                counter_ptr += row * tl.num_programs(1) + kv_head
+                tl.debug_barrier()  # every thread's stores come before the count
+                if tl.atomic_add(counter_ptr, 1, sem="acq_rel") == active - 1:
+                    tl.store(counter_ptr, 0)  # for the next launch
+                    acc = _combine(
+                        part_at, lse_ptr + parts, active, in_group, mask, SPLITS_PADDED, D
+                    )
+                    tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _combine(
+    part_at, lse_at, active, in_group, mask, SPLITS_PADDED: tl.constexpr, D: tl.constexpr
+):
+    """The `active` first shares of a group's heads. The first-level cache may hold older ones."""
+    split = tl.arange(0, SPLITS_PADDED)
+    lse = tl.load(
+        lse_at[:, None] + split[None, :], mask=in_group[:, None] & (split < active)[None, :],
+        other=float("-inf"), cache_modifier=".cg",
+    )
+    top = tl.maximum(tl.max(lse, 1), -1e30)  # finite where there is no share at all
+    total = tl.sum(tl.exp2(lse - top[:, None]), 1)
+    acc = tl.zeros(mask.shape, tl.float32)
+    for number in tl.range(0, active, loop_unroll_factor=4):
+        one = tl.load(lse_at + number, mask=in_group, other=float("-inf"), cache_modifier=".cg")
+        weight = tl.exp2(one - top)
+        used = mask & (weight > 0)[:, None]
+        part = tl.load(part_at + number * D, mask=used, other=0.0, cache_modifier=".cg")
+        acc += part * weight[:, None]
+    return acc / tl.where(total > 0, total, 1.0)[:, None]
 
 
 @triton.jit
@@ -163,6 +199,7 @@ def decode(
     v_new: Tensor | None,
     slot: Tensor | None,
     num_splits: int,
+    counters: Tensor | None = None,
     config: tuple[int, int, int] | None = None,
 ) -> Tensor:
     """As kernels.paged_attention.paged_mqa_decode. `config` overrides tile_config."""
@@ -182,24 +219,28 @@ def decode(
     block_n, warps, stages = config or tile_config(q.dtype, group, rows * kv_heads * num_splits)
     if block_size % block_n and block_n % block_size:
         block_n = 16
-    part, lse, strides = out, context_len, [out.stride(0), out.stride(1), 0]
+    part, lse = out, context_len  # not touched without splits
     if num_splits > 1:
         shape = (rows, heads, num_splits, size)
         part = torch.empty(shape, dtype=torch.float32, device=q.device)
         lse = torch.empty(shape[:3], dtype=torch.float32, device=q.device)
-        strides = [*part.stride()[:3]]
+    counted = num_splits > 1 and counters is not None
+    assert counters is None or counters.numel() >= rows * kv_heads
     _decode_kernel[rows, kv_heads, num_splits](
-        part, lse, q, k_cache, v_cache, block_table, context_len, k_new, v_new, slot,
-        scale * LOG2_E, *strides, q.stride(0), q.stride(1), *k_cache.stride()[:3],
-        *v_cache.stride()[:3], block_table.stride(0), k_new.stride(0), k_new.stride(1),
+        out, part, lse, counters if counted else context_len, q, k_cache, v_cache, block_table,
+        context_len, k_new, v_new, slot, scale * LOG2_E, out.stride(0), out.stride(1),
+        q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
+        block_table.stride(0), k_new.stride(0), k_new.stride(1),
         v_new.stride(0), v_new.stride(1), group,
-        SPLITS=num_splits, BLOCK_SIZE=block_size, D=size,
+        SPLITS=num_splits, SPLITS_PADDED=triton.next_power_of_2(num_splits),
+        BLOCK_SIZE=block_size, D=size,
         GROUP_PADDED=max(16, triton.next_power_of_2(group)),
-        D_PADDED=max(16, triton.next_power_of_2(size)), BLOCK_N=block_n, FUSED=fused,
+        D_PADDED=max(16, triton.next_power_of_2(size)), BLOCK_N=block_n,
+        FUSED=fused, COUNTED=counted,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=warps, num_stages=stages,
     )
-    if num_splits > 1:
+    if num_splits > 1 and not counted:
         _combine_kernel[rows, heads](
             out, part, lse, out.stride(0), out.stride(1),
             SPLITS=num_splits, SPLITS_PADDED=triton.next_power_of_2(num_splits), D=size,

@@ -28,6 +28,7 @@ DECODE = [
     *((shape, splits, True) for shape, splits in zip(SHAPES, (1, 3, 1, 3, 1, 3), strict=True)),
     (SHAPES[0], 3, False),
     (SHAPES[4], 1, False),
+    (SHAPES[4], 7, True),
 ]
 
 
@@ -49,11 +50,15 @@ def test_decode(shape: Shape, splits: int, fused: bool) -> None:
         caches[1].flatten(0, 1)[slot[1:-1]] = torch.nan
     wanted_caches = [cache.clone() for cache in caches]
     out = torch.full((len(lengths), heads, size), torch.nan, dtype=dtype, device=DEVICE)
-    result = pa.paged_mqa_decode(q, *caches, *arguments, out, **new, num_splits=splits)
+    counters = torch.zeros(99, dtype=torch.int32, device=DEVICE) if splits != 3 else None
+    result = pa.paged_mqa_decode(
+        q, *caches, *arguments, out, **new, num_splits=splits, counters=counters
+    )
     wanted = pa.paged_mqa_decode_reference(q, *wanted_caches, *arguments, **new, num_splits=1)
     assert result is out
     torch.testing.assert_close(out, wanted, atol=tolerance(dtype), rtol=tolerance(dtype))
     assert (out[0] == 0).all()
+    assert counters is None or not counters.any()
     for cache, other in zip(caches, wanted_caches, strict=True):
         assert torch.equal(cache.nan_to_num(9.0), other.nan_to_num(9.0))
 
