@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,6 +83,8 @@ def read_inputs(options: GenerateOptions, console: Console) -> Inputs:
         raise SantagenError("--resume and --overwrite exclude each other.", "Give one of them.")
     if options.resume and output_path(options) is None:
         raise SantagenError("--resume needs an output file.", "Name it with -o OUT.jsonl.")
+    if options.output is not None:
+        refuse_own_input(options.output, options.prompts)
     if options.quiet and options.verbose:
         raise SantagenError("--quiet and --verbose exclude each other.", "Give one of them.")
     params = sampling_params(options)
@@ -114,6 +116,15 @@ def read_inputs(options: GenerateOptions, console: Console) -> Inputs:
 def output_path(options: GenerateOptions) -> Path | None:
     """The output file; None for standard output."""
     return None if options.output in (None, "-") else Path(str(options.output))
+
+
+def refuse_own_input(output: str, prompts: Sequence[str]) -> None:
+    """An output that is one of the prompt files would destroy it."""
+    for path in prompts:
+        if path != "-" and Path(path).exists() and Path(path).resolve() == Path(output).resolve():
+            raise SantagenError(
+                f"-o {output} is one of the prompt files.", "Give the output another name."
+            )
 
 
 def parse_shard(text: str | None) -> tuple[int, int] | None:

@@ -292,3 +292,10 @@ def test_every_option_is_tried_here() -> None:
         and not any(f'"{part}"' in source for flag in setting.flags for part in flag.split("/"))
     ]
     assert untried == []
+
+
+def test_an_output_that_is_an_input_is_refused(cli: Cli, prompts: Path) -> None:
+    before = prompts.read_bytes()
+    ran = cli("generate", prompts, "-o", prompts, "--overwrite")
+    assert ran.code == 2 and "one of the prompt files" in ran.err
+    assert prompts.read_bytes() == before
