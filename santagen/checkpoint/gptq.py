@@ -25,7 +25,7 @@ from torch import Tensor
 from santagen.checkpoint.gptq_settings import GPTQSettings
 from santagen.checkpoint.reader import TensorFiles
 
-ROWS_AT_ONCE = 1024  # dequantised together: bounds the float copies beside the result
+ELEMENTS_AT_ONCE = 2**20  # dequantised together: bounds the float copies beside the result
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,13 @@ class GPTQLinear:
         rows, columns = self.codes.shape
         weight = torch.empty(columns, rows, dtype=dtype, device=self.codes.device)
         zeros = self.zeros.float()
-        for start in range(0, rows, ROWS_AT_ONCE):
-            some = slice(start, start + ROWS_AT_ONCE)
+        step = max(1, ELEMENTS_AT_ONCE // max(1, columns))
+        for start in range(0, rows, step):
+            some = slice(start, start + step)
             groups = self.g_idx[some]
-            part = self.codes[some].float().sub_(zeros[groups]).mul_(self.scales[groups])
-            weight[:, some] = part.t()
+            part = self.codes[some].float().sub_(zeros.index_select(0, groups))
+            part.mul_(self.scales.index_select(0, groups))
+            weight[:, some] = part.to(dtype).t()  # rounded before it is turned: a cheaper copy
         return weight
 
 

@@ -170,7 +170,11 @@ class Weights:
 
     def _place(self, tensor: Tensor) -> Tensor:
         """To the run's dtype and device, in memory of its own."""
-        return tensor.to(device=self.device, dtype=self.dtype).contiguous()
+        if tensor.is_contiguous():
+            return tensor.to(device=self.device, dtype=self.dtype)
+        # One copy that turns and converts; `to` would keep the strides and leave a second to do.
+        placed = torch.empty(tensor.shape, dtype=self.dtype, device=self.device)
+        return placed.copy_(tensor)
 
 
 def _join(one: GPTQLinear, two: GPTQLinear) -> GPTQLinear:

@@ -15,7 +15,7 @@ from santagen.checkpoint.inspection import inspect_checkpoint
 from santagen.config import ModelConfig
 from santagen.errors import SantagenError
 from tests.checkpoint.loading import open_float32, standard_weights
-from tests.fixture_writer import TINY, Spec, write_checkpoint
+from tests.fixture_writer import Spec, write_checkpoint, write_safetensors
 from tests.model_helpers import load_model, prefill_logits
 from tests.reference_model import reference_logits
 
@@ -152,9 +152,6 @@ def test_the_layout_says_what_it_found_and_why(tmp_path: Path, spec: Spec, facts
         assert fact in found[key], (key, found)
 
 
-NAME = "transformer.h.1.mlp.c_fc.weight"
-
-
 @pytest.mark.parametrize(
     ("spec", "changes", "words"),
     [
@@ -185,17 +182,30 @@ def test_what_fits_no_layout_is_refused(
     assert caught.value.hint
 
 
-def test_fused_and_split_layers_together_are_refused(tmp_path: Path) -> None:
-    from tests.fixture_writer import write_safetensors
+def mixed(folder: Path, change: Any) -> None:
+    """A standard float32 checkpoint whose tensors `change` has altered."""
+    standard = write_checkpoint(folder, Spec())
+    tensors = {name: ("F32", value) for name, value in standard.items()}
+    change(tensors)
+    write_safetensors(folder / "model.safetensors", tensors)
 
-    write_checkpoint(tmp_path, Spec())
-    other = tmp_path / "other"
-    other.mkdir()
-    standard = write_checkpoint(other, Spec(config={**TINY, "n_layer": 1}))
-    tensors = {k: ("F32", v) for k, v in standard.items() if ".c_attn." not in k}
-    fused = standard["transformer.h.0.attn.c_attn.weight"]
-    tensors["transformer.h.0.attn.c_attn.weight"] = ("F32", fused)
-    tensors["transformer.h.0.attn.kv_attn.weight"] = ("F32", fused[64:])
-    write_safetensors(other / "model.safetensors", tensors)
-    with pytest.raises(SantagenError, match=r"h\.0\.attn\.kv_attn beside .*h\.0\.attn\.c_attn"):
-        open_float32(other)
+
+def test_layers_of_two_orientations_are_refused(tmp_path: Path) -> None:
+    name = "transformer.h.1.mlp.c_proj.weight"
+
+    def turn(tensors: dict[str, Any]) -> None:
+        tensors[name] = ("F32", tensors[name][1].T)
+
+    mixed(tmp_path, turn)
+    with pytest.raises(SantagenError, match=r"h\.1\.mlp\.c_proj\.weight .*Conv1D, but .*Linear"):
+        open_float32(tmp_path)
+
+
+def test_fused_and_split_layers_together_are_refused(tmp_path: Path) -> None:
+    def split_one(tensors: dict[str, Any]) -> None:
+        fused = tensors["transformer.h.1.attn.c_attn.weight"][1]
+        tensors["transformer.h.1.attn.kv_attn.weight"] = ("F32", fused[64:])
+
+    mixed(tmp_path, split_one)
+    with pytest.raises(SantagenError, match=r"h\.1\.attn\.kv_attn beside .*h\.0\.attn\.c_attn"):
+        open_float32(tmp_path)
