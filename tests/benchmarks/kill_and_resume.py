@@ -35,10 +35,12 @@ def main() -> int:
     chance = random.Random(arguments.seed)
     kills = 0
     while kills < arguments.kills:
+        start = time.perf_counter()
         process = subprocess.Popen([*command, "-o", str(broken), "--resume"])
         try:
             code = process.wait(chance.uniform(0.3, 1.0) * length)
             print(f"ended by itself with {code} after {kills} kills: starting over", flush=True)
+            length = min(length, time.perf_counter() - start)
             for file in folder.glob("broken.jsonl*"):
                 file.unlink()
         except subprocess.TimeoutExpired:
