@@ -13,6 +13,7 @@ import os
 import queue
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from santagen.evaluation.sandbox import frames, tiers
 CLASSES = ("passed", "syntax", "assertion", "exception", "timeout", "memory", "forged")
 ATTEMPTS = 3
 WORKERS_PER_CORE = 2
+CLOSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +234,10 @@ class Pool:
         )
         self._late: list[tuple[ProgramTest, Future[Outcome]]] = []
         self._open = 0
+        self._closing = False
         self._lock = threading.Condition()
         self._spare: list[WorkerProcess] = [first]
-        self._fault: SantagenError | None = None
+        self._live = {first}  # every worker that is not closed
         self._threads = [
             threading.Thread(target=self._drive, name=f"scorer-{n}", daemon=True)
             for n in range(self.workers)
@@ -256,10 +259,15 @@ class Pool:
         self._queue.put((test, future))
         return future
 
-    def finish(self) -> None:
-        """Wait for all that was submitted, then run the doubtful time-outs again, one at a time."""
+    def wait(self) -> None:
+        """Wait for all that was submitted, doubtful time-outs excepted."""
         with self._lock:
             self._lock.wait_for(lambda: self._open == 0)
+
+    def finish(self) -> None:
+        """Wait for all that was submitted, then run the doubtful time-outs again, one at a time."""
+        self.wait()
+        with self._lock:
             late, self._late = self._late, []
         for test, future in late:
             self.retries += 1
@@ -278,7 +286,8 @@ class Pool:
         return [future.result() for future in futures]
 
     def close(self) -> None:
-        """End the workers. Tests that wait are dropped, and their futures cancelled."""
+        """End the workers, at once. Tests that wait are dropped, and their futures cancelled."""
+        self._closing = True
         while True:
             try:
                 item = self._queue.get_nowait()
@@ -288,11 +297,15 @@ class Pool:
                 item[1].cancel()
         for _ in self._threads:
             self._queue.put(None)
+        until = time.monotonic() + CLOSE_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        for worker in list(self._live):
+            worker.process.terminate()  # it may be in the middle of a long test
         for thread in self._threads:
             thread.join()
-        for worker in self._spare:
-            worker.close()
-        self._spare.clear()
+        for worker in list(self._live):
+            self._retire(worker)
         for _, future in self._late:
             future.cancel()
 
@@ -305,7 +318,10 @@ class Pool:
             if worker is None:
                 with self._lock:
                     worker = self._spare.pop() if self._spare else None
-            worker, answer = self._attempts(worker, test)
+            try:
+                worker, answer = self._attempts(worker, test)
+            except Exception as error:  # a fault here must reach the caller, not end this thread
+                worker, answer = None, {"class": "broken", "message": repr(error)}
             with self._lock:
                 doubtful = answer.get("class") == "timeout" and not answer.get("final")
                 if doubtful:
@@ -319,7 +335,11 @@ class Pool:
                     worker = None
                 self._lock.notify_all()
         if worker is not None:
-            worker.close()
+            self._retire(worker)
+
+    def _retire(self, worker: WorkerProcess) -> None:
+        self._live.discard(worker)
+        worker.close()
 
     def _attempts(
         self, worker: WorkerProcess | None, test: ProgramTest
@@ -329,8 +349,11 @@ class Pool:
         job["limits"] = self.limits.for_mode(test.mode, test.timeout)
         why = ""
         for _ in range(ATTEMPTS):
+            if self._closing:
+                break
             if worker is None:
                 worker = WorkerProcess(self.sandbox.tier, self.limits, self._readable)
+                self._live.add(worker)
             try:
                 if "refused" in worker.said:
                     raise frames.Closed(str(worker.said["refused"]))
@@ -340,7 +363,7 @@ class Pool:
             if answer["class"] not in ("broken", "infrastructure"):
                 return worker, answer
             why = str(answer["message"])
-            worker.close()
+            self._retire(worker)
             worker = None
         return None, {"class": "broken", "message": why}
 

@@ -206,6 +206,7 @@ def main() -> None:
     for standard in (0, 1):
         os.dup2(null, standard)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # through the clean-up below
     for name in COMMON_MODULES:
         importlib.import_module(name)
     worker = Worker(frames.read_pipe(jobs))

