@@ -29,6 +29,7 @@ def paged_mqa_decode(
     slot: Tensor | None = None,
     num_splits: int,
     counters: Tensor | None = None,
+    config: tuple[int, int, int] | None = None,
 ) -> Tensor:
     """One new token per sequence against its whole context; returns out [B, H, D].
 
@@ -38,13 +39,14 @@ def paged_mqa_decode(
     written to its slot (a negative slot is not written). q, k_new and v_new may be strided views,
     such as parts of a fused QKV product. num_splits: programs that share a sequence, see
     `choose_num_splits`. counters: B * Hkv or more int32 zeros, left zero, that launches on one
-    stream may share; with them the shares are combined in the same launch.
+    stream may share; with them the shares are combined in the same launch. config: tile, warps and
+    stages; fixed like num_splits, a row has the same bits in every batch.
     """
     from santagen.kernels.paged_decode_triton import decode
 
     return decode(
         q, k_cache, v_cache, block_table, context_len, scale, out, k_new, v_new, slot, num_splits,
-        counters,
+        counters, config,
     )
 
 
@@ -70,6 +72,7 @@ def paged_mqa_decode_reference(
     slot: Tensor | None = None,
     num_splits: int = 1,
     counters: Tensor | None = None,
+    config: tuple[int, int, int] | None = None,
 ) -> Tensor:
     """`paged_mqa_decode` in plain torch, in float32 inside. It waits for the device."""
     out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out

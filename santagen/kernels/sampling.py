@@ -193,10 +193,20 @@ def _draw_ranked(
 
 
 def apply_repetition_penalty(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
-    """New logits [B, V]: of the ids seen, positive ones divided by penalty [B], others multiplied.
+    """Logits [B, V]; those of seen ids are divided by penalty [B] if positive, else multiplied.
 
-    seen [B, ceil(V / 32)] int32: bit v % 32 of word v // 32 says whether id v was seen.
+    seen [B, ceil(V / 32)] int32: bit v % 32 of word v // 32 says whether id v was seen. On CUDA
+    with Triton the given logits are overwritten; their rows must not overlap.
     """
+    if logits.device.type == "cuda" and has_triton():
+        from santagen.kernels.penalty_triton import penalise
+
+        return penalise(logits, seen, penalty)
+    return apply_repetition_penalty_reference(logits, seen, penalty)
+
+
+def apply_repetition_penalty_reference(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
+    """`apply_repetition_penalty` in plain torch, into a new tensor."""
     vocab_size = logits.shape[1]
     shift = torch.arange(32, dtype=torch.int32, device=seen.device)
     bits = ((seen.unsqueeze(-1) >> shift) & 1).flatten(1)[:, :vocab_size].bool()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -32,16 +33,21 @@ from tests.kernels.sampling_cases import make_case
 Config = tuple[int, int, int]
 DEVICE, HALF = "cuda", torch.bfloat16
 START = time.perf_counter()
+COMPILE_ONLY = False
 LAYER_BYTES = 4e8  # of caches that a timing walks through
 
 
 class Table:
     """Prints rows as they come, and survives a row that fails."""
 
-    def __init__(self, budget: float) -> None:
+    def __init__(self, budget: float, shard: tuple[int, int] = (0, 1)) -> None:
         self.budget, self.failed, self.skipped = budget, 0, 0
+        self.shard, self.count = shard, 0
 
     def row(self, name: str, case: str, work: Callable[[], str]) -> None:
+        self.count += 1
+        if self.count % self.shard[1] != self.shard[0]:
+            return
         if time.perf_counter() - START > self.budget:
             self.skipped += 1
             print(f"{name:<8} {case:<58} skipped: the time is up", flush=True)
@@ -57,6 +63,9 @@ class Table:
 
 def time_us(calls: list[Callable[[], Any]], replays: int = 7) -> float:
     """Median microseconds of one call, from replays of a graph of all of them."""
+    if COMPILE_ONLY:
+        calls[0]()
+        return 1.0
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for call in calls[:2]:
@@ -359,17 +368,40 @@ def bench_norm(table: Table) -> None:
         table.row("norm", f"*T {rows} E {width}", lambda a=(rows, width): time_norm(*a))
 
 
+def compile_all(workers: int, only: list[str]) -> None:
+    """Fill Triton's disk cache from several processes, each running its share of the rows once."""
+    command = [sys.executable, "-m", "tests.gpu.bench_kernels", "--only", *only, "--shard"]
+    children = [
+        subprocess.Popen(
+            [*command, str(number), str(workers)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for number in range(workers)
+    ]
+    for child in children:
+        child.wait()
+    print(f"compiled in {time.perf_counter() - START:.0f} s", flush=True)
+
+
 def main() -> None:
+    global COMPILE_ONLY
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = ["decode", "sampler", "norm", "prefill"]
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--budget", type=float, default=230)
+    parser.add_argument("--workers", type=int, default=10, help="processes that compile beforehand")
+    parser.add_argument("--shard", type=int, nargs=2, help="compile only this part of the rows")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("bench_kernels needs a CUDA device.")
     package = "flash_attn" if FLASH else "no flash_attn"
     print(torch.cuda.get_device_name(0), torch.__version__, package)
-    table = Table(arguments.budget)
+    if arguments.shard:
+        COMPILE_ONLY = True
+    elif arguments.workers > 1:
+        compile_all(arguments.workers, arguments.only)
+    table = Table(arguments.budget, tuple(arguments.shard or (0, 1)))
     benches = {
         "decode": bench_decode,
         "sampler": bench_sampler,

@@ -137,3 +137,4 @@ def test_repetition_penalty_and_seen_bits() -> None:
     wanted = logits.clone()
     wanted[2, 31], wanted[2, 33] = 0.75, -3.0
     assert torch.equal(apply_repetition_penalty(logits, seen, penalty), wanted)
+    assert float(logits[2, 31]) == 1.5

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from santagen.kernels.sampling import sample_reference
+from santagen.kernels.sampling import apply_repetition_penalty_reference, sample_reference
 from tests.kernels.sampling_cases import CASES, SETTINGS, make_case
 
 pytest.importorskip("triton")
 
+from santagen.kernels.penalty_triton import penalise
 from santagen.kernels.sampling_triton import sample_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -71,3 +72,17 @@ def test_few_allowed_ids_and_no_rows() -> None:
     tokens = sample_triton(*arguments, allowed=allowed, splits=0)
     assert tokens.tolist() == sample_reference(*arguments, allowed=allowed).tolist()
     assert sample_triton(*(argument[:0] for argument in arguments)).shape == (0,)
+
+
+def test_the_repetition_penalty() -> None:
+    generator = torch.Generator().manual_seed(14)
+    table = torch.randn(5, 4200, generator=generator).to(DEVICE)
+    seen = torch.randint(-(2**31), 2**31, (5, 132), generator=generator).to(torch.int32).to(DEVICE)
+    penalty = torch.tensor([1.3, 1.0, 0.7, 5.0, 1.1], device=DEVICE)
+    before = table.clone()
+    logits = table[:, :4190]
+    wanted = apply_repetition_penalty_reference(logits, seen, penalty)
+    assert penalise(logits, seen, penalty) is logits
+    assert torch.equal(logits, wanted)
+    assert torch.equal(table[:, 4190:], before[:, 4190:])
+    assert torch.equal(table[1], before[1]) and not torch.equal(table[0], before[0])
