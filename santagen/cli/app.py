@@ -21,6 +21,7 @@ import typer
 
 from santagen import __version__
 from santagen.cli.console import report_error
+from santagen.cli.eval_options import EvalOptions
 from santagen.cli.options import GenerateOptions
 from santagen.cli.panels import PanelCommand
 from santagen.cli.settings import Options, Resolved, Setting, resolve, settings_of
@@ -121,6 +122,14 @@ def _with_default(setting: Setting) -> str:
 def generate(settings: Resolved[GenerateOptions]) -> int:
     """Complete every prompt of the input and write one JSON line per sample."""
     from santagen.cli.generate import run
+
+    return run(settings)
+
+
+@command(EvalOptions)
+def eval(settings: Resolved[EvalOptions]) -> int:
+    """Score a model on a task, or a file of samples that anyone made."""
+    from santagen.cli.eval import run
 
     return run(settings)
 

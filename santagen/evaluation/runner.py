@@ -19,20 +19,10 @@ from santagen.evaluation.execution import Outcome, Pool, ProgramTest
 from santagen.evaluation.files import Sample
 from santagen.evaluation.tasks import Task
 
+# What `Verdict.as_json` writes itself; anything else of a row came with the sample.
 _OWN_FIELDS = frozenset(
-    [
-        "task_id",
-        "index",
-        "completion",
-        "solution",
-        "result",
-        "passed",
-        "class",
-        "exception",
-        "exact_match",
-        "in_process",
-        "cpu_seconds",
-    ]
+    "task_id index completion solution result passed class exception exact_match in_process "  # noqa: SIM905
+    "cpu_seconds".split()
 )
 
 

@@ -348,3 +348,40 @@ ALIASES = {
     "infilling-random-span": "infilling",
     "infilling-random-span-light": "infilling",
 }
+
+
+def is_task(name: str) -> bool:
+    return name in KINDS or name in ALIASES
+
+
+def guess_task(samples: Path) -> str:
+    """The task a file of samples is for, by its first id or its name; raises SantagenError where
+    neither tells.
+    """
+    name = samples.name.lower()
+    if samples.is_dir() or name.endswith((".json", ".json.gz")):
+        word = name.removeprefix("generations_").partition(".")[0]
+        if is_task(word):
+            return word
+    else:
+        rows = read_rows(samples)
+        first = str(rows[0].get("task_id", "")) if rows else ""
+        for start, task in _TASKS_BY_ID.items():
+            if first.startswith(start):
+                return task
+    raise SantagenError(
+        f"{samples} doesn't show which task its samples are for.",
+        "Name it with --task, as in --task humaneval.",
+    )
+
+
+_TASKS_BY_ID = {
+    "HumanEval/": "humaneval",
+    "Mini/": "mini",
+    "MiniFIM/": "mini-infilling",
+    "MBPP/": "mbpp",
+    "Mbpp/": "mbpp",
+    "SingleLineInfilling": "infilling",
+    "MultiLineInfilling": "infilling",
+    "RandomSpanInfilling": "infilling",
+}

@@ -1,0 +1,71 @@
+"""The options of `santagen eval`, one line each; see `cli.options`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from santagen.cli.settings import NUMBER, SIZE, SWITCH, TEXT, TEXTS, WHOLE, Kind, choice, option
+
+# fmt: off
+# ruff: noqa: E501
+
+
+def _positive(value: Any) -> int:
+    if isinstance(value, bool) or not str(value).isdecimal() or int(value) < 1:
+        raise ValueError("a whole number above 0")
+    return int(value)
+
+
+WHOLES = Kind("K", _positive, many=True)
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """Everything `santagen eval` can be told. None for a sampling setting means the task's preset."""
+
+    targets: tuple[str, ...] = option("Task", TEXTS, (), help="A task (humaneval, mbpp, infilling, multipl-e, mini, mini-infilling), or a file of samples to score.")
+    task: str | None = option("Task", TEXT, None, "--task", help="The task that a file of samples belongs to.", shown_default="from its ids")
+    problems: str | None = option("Task", TEXT, None, "--problems", help="File of the task's problems.", shown_default="the task's own source")
+    only: tuple[str, ...] = option("Task", TEXTS, (), "--only", help="Use this problem only. Repeatable.")
+    limit: int | None = option("Task", SIZE, None, "--limit", help="Use the first problems only.")
+    k: tuple[int, ...] = option("Task", WHOLES, (1, 10, 100), "--k", help="Report pass@K. Repeatable.", shown_default="1, 10, 100")
+    compare: bool = option("Task", SWITCH, False, "--compare", help="Compare two result files, problem by problem.", in_file=False)
+
+    model: str | None = option("Model", TEXT, None, "--model", "-m", help="Hub id or local directory.", shown_default="the small bundled model")
+    revision: str | None = option("Model", TEXT, None, "--revision", help="Branch, tag or commit on the hub.")
+    hf_token: str | None = option("Model", TEXT, None, "--hf-token", help="Token for the hub; HF_TOKEN works too.", secret=True)
+    tokenizer: str | None = option("Model", TEXT, None, "--tokenizer", help="Directory or hub id of the tokenizer.", shown_default="the model's own")
+    dtype: str = option("Model", choice("auto", "bfloat16", "float16", "float32"), "auto", "--dtype", help="Number format to compute in.")
+    device: str = option("Model", choice("auto", "cuda", "cpu"), "auto", "--device", help="Where to run.")
+
+    greedy: bool = option("Sampling", SWITCH, False, "--greedy", help="One sample at temperature 0.")
+    temperature: float | None = option("Sampling", NUMBER, None, "--temperature", help="0 is greedy; higher is more varied.", shown_default="the task's")
+    top_p: float | None = option("Sampling", NUMBER, None, "--top-p", help="Draw from the likeliest tokens that together reach this probability.", shown_default="the task's")
+    n: int | None = option("Sampling", WHOLE, None, "--n", "-n", help="Samples per problem.", shown_default="the task's")
+    max_tokens: int | None = option("Sampling", SIZE, None, "--max-tokens", "--max-new-tokens", help="Most tokens to generate per sample.", shown_default="the task's")
+    length_limit: int | None = option("Sampling", SIZE, None, "--length-limit", help="Most tokens of prompt and answer together.", shown_default="the task's")
+    seed: int = option("Sampling", WHOLE, 0, "--seed", help="Seed of every sample's random numbers.")
+    fim_mode: str = option("Sampling", choice("psm", "spm"), "psm", "--fim-mode", help="Order of an infilling prompt: prefix-suffix-middle or suffix-prefix-middle.")
+
+    max_num_seqs: int | None = option("Limits", SIZE, None, "--max-num-seqs", help="Most samples that run at once.", shown_default="from the device")
+    max_model_len: int | None = option("Limits", SIZE, None, "--max-model-len", help="Most tokens the model may hold per sample.", shown_default="the model's")
+    gpu_memory_utilization: float = option("Limits", NUMBER, 0.9, "--gpu-memory-utilization", help="Share of the GPU's memory to use.")
+
+    allow_code_execution: bool = option("Sandbox", SWITCH, False, "--allow-code-execution", help="Agree to run programs that a model wrote; HF_ALLOW_CODE_EVAL=1 works too.")
+    sandbox: str = option("Sandbox", choice("auto", "namespaces", "bubblewrap", "plain"), "auto", "--sandbox", help="How programs are confined; auto takes the strongest that works.")
+    unsafe: bool = option("Sandbox", SWITCH, False, "--unsafe", help="Accept limits without isolation where nothing better works.")
+    workers: int | None = option("Sandbox", SIZE, None, "--workers", help="Programs that run at once.", shown_default="2 per core")
+    timeout: float | None = option("Sandbox", NUMBER, None, "--timeout", help="Seconds a program may take.", shown_default="3, or the language's")
+    memory: int = option("Sandbox", SIZE, 1 << 30, "--memory", help="Bytes a program may use.", shown_default="1G")
+
+    output: str | None = option("Run", TEXT, None, "--output", "-o", help="Result to write, RESULT.json; - is standard output.")
+    samples_out: str | None = option("Run", TEXT, None, "--samples-out", help="Write the samples to this file too.")
+    format: str = option("Run", choice("samples", "evalplus", "bigcode", "multipl-e"), "samples", "--format", help="Form of --samples-out.")
+    resume: bool = option("Run", SWITCH, False, "--resume", help="Go on with a result that was interrupted.")
+    overwrite: bool = option("Run", SWITCH, False, "--overwrite", help="Replace a result that exists.")
+    config: str | None = option("Run", TEXT, None, "--config", help="TOML file of defaults for these options.", in_file=False)
+    show_config: bool = option("Run", SWITCH, False, "--show-config", help="Print the settings in force and where they come from, then exit.", in_file=False)
+    progress: bool | None = option("Run", SWITCH, None, "--progress/--no-progress", help="Show progress on stderr.", shown_default="on")
+    quiet: bool = option("Run", SWITCH, False, "--quiet", "-q", help="Print errors only.")
+    verbose: bool = option("Run", SWITCH, False, "--verbose", "-v", help="Print more about the engine and the sandbox.")
