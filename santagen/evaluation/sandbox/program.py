@@ -3,25 +3,26 @@ run it.
 
 Nothing this process says is a verdict. It answers a checker's calls with plain literals, and the
 checker, which never sees the program, decides. Two modes ask for more trust and are marked in
-results: `in_process` runs the tests here too, and `command` reports a command's exit code.
+results: `in_process` runs the tests here too (a nonce and strict equality stop what doesn't aim at
+santagen), and `command` reports a command's exit code.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
-import random
 import socket
 import subprocess
 import sys
 import types
-import warnings
 from typing import Any, NoReturn
 
 from santagen.evaluation.sandbox import frames
 from santagen.evaluation.sandbox.literals import NotLiteral, decode, encode, is_mutable
 
 MODULE = "program"
+EQUAL = "__santagen_equal__"
 SHOWN = 500  # characters of an error message that are passed on
 
 
@@ -30,23 +31,48 @@ def serve_program(channel: socket.socket, job: dict[str, Any]) -> None:
     if job["mode"] == "command":
         frames.send(channel, _run_commands(job))
         return
-    warnings.simplefilter("ignore")
-    random.seed(0)  # the same answers in every run
     module = types.ModuleType(MODULE)
     sys.modules[MODULE] = module
     failure = _execute(job["program"], module.__dict__)
     if failure is None and job["mode"] == "in_process":
-        failure = _execute(job["test"], module.__dict__)
-    frames.send(channel, failure or {"ready": True})
+        module.__dict__[EQUAL] = _strictly_equal
+        failure = _execute(job["test"], module.__dict__, _StrictEquality())
+    frames.send(channel, failure or {"ready": job["nonce"]})
     if failure is None and job["mode"] == "pipe":
         while True:
             frames.send(channel, _answer(frames.receive(channel), module.__dict__))
 
 
-def _execute(source: str, names: dict[str, Any]) -> dict[str, Any] | None:
+class _StrictEquality(ast.NodeTransformer):
+    """`a == b` in a test becomes `_strictly_equal(a, b)`."""
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq):
+            return node
+        function = ast.Name(EQUAL, ast.Load())
+        return ast.copy_location(ast.Call(function, [node.left, *node.comparators], []), node)
+
+
+def _strictly_equal(one: Any, other: Any) -> Any:
+    """Equality that an object's own claim doesn't decide where the other side is a plain literal.
+    """
+    try:
+        plain = decode(encode(other, True))
+    except NotLiteral:
+        return one == other
+    return decode(encode(one)) == plain
+
+
+def _execute(
+    source: str, names: dict[str, Any], change: ast.NodeTransformer | None = None
+) -> dict[str, Any] | None:
     """None, or how it failed."""
     try:
-        code = compile(source, f"<{MODULE}>", "exec", dont_inherit=True)
+        what: Any = source
+        if change is not None:
+            what = ast.fix_missing_locations(change.visit(ast.parse(source)))
+        code = compile(what, f"<{MODULE}>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         return {"syntax": _text(error), "name": type(error).__name__}
     except (MemoryError, RecursionError) as error:

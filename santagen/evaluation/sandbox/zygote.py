@@ -16,12 +16,14 @@ import fcntl
 import gc
 import importlib
 import os
+import random
 import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -94,10 +96,14 @@ class Zygote:
         if not conf.own_pids:
             linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
         linux.prctl(linux.PR_SET_DUMPABLE, 0)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_IGN if number != signal.SIGPIPE else signal.SIG_DFL)
+        linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+        # What every child needs is set here once: each page it writes is a page to copy.
+        for number in (signal.SIGINT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
         for name in COMMON_MODULES:
             importlib.import_module(name)
+        warnings.simplefilter("ignore")
+        random.seed(0)  # the same answers in every run
         filtered = all(seccomp.build_filter(1, commands) is not None for commands in (True, False))
         own = conf.tier in ("namespaces", "bubblewrap")
         gc.freeze()
@@ -119,6 +125,7 @@ class Zygote:
                 frames.send(self.control, self._end(message["grace"]))
 
     def _fork(self, job: dict[str, Any], descriptor: int) -> None:
+        job["limits"] = linux.plan_limits(job["limits"])
         self.child = linux.fork_plainly()
         if self.child == 0:
             self._become(job, descriptor)
@@ -130,18 +137,14 @@ class Zygote:
             os.setsid()
             self.control.detach()
             channel = self._keep_descriptors(descriptor)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_DFL)
-            os.chdir(self.confinement.scratch)
-            commands = job["mode"] == "command"
-            linux.set_limits(job["limits"])
-            linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+            for number, limit in job["limits"]:
+                resource.setrlimit(number, limit)
             if self.confinement.tier == "namespaces":
                 linux.drop_capabilities()
             if self.ruleset >= 0:
                 linux.landlock_restrict(RULES)
                 os.close(RULES)
-            rules = seccomp.build_filter(os.getpid(), commands)
+            rules = seccomp.build_filter(os.getpid(), job["mode"] == "command")
             if rules is not None:
                 seccomp.install(rules)
             serve_program(channel, job)
@@ -219,6 +222,7 @@ class Zygote:
             linux.mount_tmpfs(conf.scratch, conf.scratch_megabytes)
         else:
             _empty(conf.scratch)
+        os.chdir(conf.scratch)  # where programs start
         if conf.landlock:
             if self.ruleset >= 0:
                 os.close(self.ruleset)
