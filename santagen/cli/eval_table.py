@@ -1,5 +1,4 @@
-"""What `santagen eval` says at the end: the scores as a table, a comparison as another. Text only.
-"""
+"""What `santagen eval` says at the end: a table of scores, or of a comparison. Text only."""
 
 from __future__ import annotations
 

@@ -94,8 +94,7 @@ class Limits:
     scratch_megabytes: int = 64
 
     def for_mode(self, mode: str, timeout: float) -> dict[str, int]:
-        """rlimits by name. Other languages' runtimes reserve far more address space than they use.
-        """
+        """rlimits by name. Other languages' runtimes reserve more memory than they use."""
         memory = {"data": max(self.memory, 2 << 30)} if mode == "command" else {"as": self.memory}
         return {
             **memory,

@@ -48,8 +48,7 @@ def settings_for(
     seed: int = 0,
     fim_mode: str = "psm",
 ) -> Settings:
-    """The task's preset with what is given in its place; `greedy` is one sample at temperature 0.
-    """
+    """The task's preset, changed by what is given; `greedy`: one sample at temperature 0."""
     preset = task.preset
     if greedy and (temperature or (n or 1) > 1):
         raise SantagenError(

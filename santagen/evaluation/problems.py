@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from santagen.evaluation.execution import ProgramTest
 
@@ -104,6 +105,7 @@ def plan_test(problem: Problem) -> Problem:
     return replace(problem, helpers=helpers)
 
 
+@lru_cache(maxsize=1024)
 def _definitions(source: str) -> dict[str, str]:
     """Names bound at the top of a module: "function", or "other"."""
     found: dict[str, str] = {}
@@ -122,6 +124,7 @@ def _definitions(source: str) -> dict[str, str]:
     return found
 
 
+@lru_cache(maxsize=1024)  # infilling asks thousands of times about the same few programs
 def _used_names(source: str) -> set[str]:
     """Names a test reads and doesn't bind itself."""
     used: set[str] = set()

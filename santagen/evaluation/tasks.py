@@ -157,8 +157,7 @@ def _task(name: str, kind: _Kind, problems: list[Problem], rows: list[Row], sour
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The objects of a .jsonl, .jsonl.gz, .json or .json.gz file (one object, or a list of them).
-    """
+    """The objects of a .jsonl, .jsonl.gz, .json or .json.gz file (one, or a list)."""
     rows: list[Row] = []
     single = path.name.lower().endswith((".json", ".json.gz"))
     if single:

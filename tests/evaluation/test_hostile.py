@@ -19,7 +19,7 @@ from tests.evaluation.hostile import HOSTILE, PROMPT, RIGHT, TEST
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the sandbox is Linux's"
 )
-SECONDS = 0.5
+SECONDS = 0.4
 # Time-outs and floods that a second tier would only repeat.
 SLOW = {
     "endless_loop",

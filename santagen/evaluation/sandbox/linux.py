@@ -71,8 +71,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def enter_namespaces() -> None:
-    """New user, mount, pid, net, ipc and uts namespaces; the next fork is the pid namespace's init.
-    """
+    """New user, mount, pid, net, ipc and uts namespaces; the next fork becomes init."""
     uid, gid = os.geteuid(), os.getegid()
     _check(_libc.unshare(ALL_NAMESPACES), "unshare")
     Path("/proc/self/setgroups").write_text("deny")

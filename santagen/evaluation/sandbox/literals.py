@@ -188,6 +188,5 @@ def update_in_place(old: Any, new: Any) -> None:
 
 
 def allow_long_ints() -> None:
-    """Lift Python's limit on the digits of an int, which only this process's own text would meet.
-    """
+    """Lift Python's limit on the digits of an int, which only its own text would meet."""
     sys.set_int_max_str_digits(0)

@@ -55,8 +55,7 @@ class _StrictEquality(ast.NodeTransformer):
 
 
 def _strictly_equal(one: Any, other: Any) -> Any:
-    """Equality that an object's own claim doesn't decide where the other side is a plain literal.
-    """
+    """Equality that isn't the object's own claim where the other side is a literal."""
     try:
         plain = decode(encode(other, True))
     except NotLiteral:

@@ -61,8 +61,7 @@ _OWN_PID = 0x5A4E7AE5  # no pid is this large: stands for the process in a filte
 
 
 def build_filter(pid: int, commands: bool = False) -> bytes | None:
-    """The BPF program for the process `pid`. `commands` allows child processes and what they need.
-    """
+    """The BPF program for the process `pid`. `commands` allows child processes."""
     template = _template(commands)
     return (
         None

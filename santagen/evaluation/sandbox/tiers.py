@@ -151,8 +151,7 @@ def bubblewrap_words(settings: dict[str, Any], scratch: str) -> list[str]:
 
 
 def obstacle(tier: str) -> str:
-    """Why this machine can't have the tier, as far as can be told without trying; "" for no reason.
-    """
+    """Why this machine can't have the tier, as far as is known without trying; or ""."""
     if not sys.platform.startswith("linux"):
         return f"needs Linux, and this is {sys.platform}"
     if tier == "namespaces" and not linux.landlock_abi():

@@ -164,8 +164,7 @@ class Zygote:
         return socket.socket(fileno=CHANNEL)
 
     def _end(self, grace: float) -> dict[str, Any]:
-        """Stop the child and all it started. `grace` is how long a child that is ending may take.
-        """
+        """Stop the child and all it started; a child that is ending may take `grace`."""
         status = self._status_within(grace)
         by_itself = status is not None
         strays = self._kill_all() - (0 if by_itself else 1)
@@ -290,8 +289,7 @@ def main(arguments: dict[str, Any]) -> NoReturn:
 
 
 def _fork_init(parent: int) -> None:
-    """Go on as process 1 of the new pid namespace; the outer process waits for it and dies with it.
-    """
+    """Go on as process 1 of the new pid namespace; the outer process waits for it."""
     outer = os.getpid()
     child = os.fork()
     if child:

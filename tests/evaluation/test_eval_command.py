@@ -1,0 +1,192 @@
+"""`santagen eval` from the command line: both ways of use, consent, resume, comparison, faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from santagen.cli.app import run_program
+from santagen.evaluation.execution import Pool
+from tests.evaluation.conftest import ROWS, write_rows
+
+ALLOW = "--allow-code-execution"
+
+
+class Ran:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str], pool: Pool) -> Any:
+    def call(*words: object) -> Ran:
+        capfd.readouterr()
+        more = ["--unsafe", "--no-progress"] if "--compare" not in words else []
+        code = run_program(["eval", *map(str, words), *more])
+        return Ran(code, *capfd.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def samples_file(tmp_path: Path) -> Path:
+    rows = [
+        {"task_id": row["task_id"], "completion": text}
+        for row in ROWS
+        for text in (row["canonical_solution"], "    return 17\n")
+    ]
+    return write_rows(tmp_path / "samples.jsonl", rows)
+
+
+def test_a_file_is_scored(cli: Any, samples_file: Path, problem_file: Path, tmp_path: Path) -> None:
+    output = tmp_path / "r.json"
+    ran = cli(samples_file, "--problems", problem_file, ALLOW, "-o", output)
+    assert ran.code == 0 and ran.out == "" and "pass@1" in ran.err and "sandbox" in ran.err
+    result = json.loads(output.read_text())
+    assert result["task"] == "mini" and result["complete"] and not result["partial"]
+    assert result["pass_at_k"]["1"]["value"] == 0.5 and set(result["pass_at_k"]) == {"1"}
+    assert result["sandbox"]["tier"] in ("namespaces", "bubblewrap", "plain")
+    assert result["samples"]["format"] == "samples" and result["model"] is None
+    assert {"settings", "versions", "seconds", "self_check", "identity", "classes"} <= set(result)
+    rows = [json.loads(line) for line in (tmp_path / "r.samples.jsonl").read_text().splitlines()]
+    assert [row["passed"] for row in rows] == [True, False] * 3
+    assert rows[1]["result"].startswith("failed") and rows[1]["class"] in ("assertion", "syntax")
+    # Its own samples file scores the same.
+    again = cli(tmp_path / "r.samples.jsonl", "--problems", problem_file, ALLOW, "-o", "-")
+    assert json.loads(again.out)["problems"] == result["problems"]
+
+
+def test_a_subset_is_scored_and_labelled(cli: Any, tmp_path: Path, problem_file: Path) -> None:
+    path = write_rows(
+        tmp_path / "one.jsonl", [{"task_id": "Mini/0", "completion": ROWS[0]["canonical_solution"]}]
+    )
+    ran = cli(path, "--problems", problem_file, ALLOW, "-o", "-")
+    result = json.loads(ran.out)
+    assert result["partial"] and result["missing"] == ["Mini/1", "Mini/2"]
+    assert (
+        result["pass_at_k"]["1"]["value"] == 1.0
+        and "partial: no samples of Mini/1, Mini/2" in ran.err
+    )
+
+
+def test_nothing_runs_without_consent(
+    cli: Any, samples_file: Path, problem_file: Path, monkeypatch: Any
+) -> None:
+    ran = cli(samples_file, "--problems", problem_file)
+    assert ran.code == 2 and "--allow-code-execution" in ran.err
+    monkeypatch.setenv("HF_ALLOW_CODE_EVAL", "1")
+    assert cli(samples_file, "--problems", problem_file).code == 0
+
+
+def test_a_failed_self_check_yields_no_score(cli: Any, samples_file: Path, tmp_path: Path) -> None:
+    bad = [{**ROWS[0], "canonical_solution": "    return 1\n"}, *ROWS[1:]]
+    path = write_rows(tmp_path / "bad.jsonl", bad)
+    ran = cli(samples_file, "--problems", path, ALLOW, "-o", tmp_path / "r.json")
+    assert ran.code == 2 and "self-check failed" in ran.err and "pass@1" not in ran.err
+    assert "pass_at_k" not in json.loads((tmp_path / "r.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nothing.jsonl", ALLOW], "neither a task nor a file"),
+        (["infilling", ALLOW], "needs a file of problems"),
+        (["mini", "--resume", ALLOW], "--resume needs a result file"),
+        (["mini", "--greedy", "--temperature", "0.5", ALLOW], "--greedy is one sample"),
+        (["mini", "--only", "Mini/99", ALLOW], "no problem Mini/99"),
+        ([], "takes one task or one file"),
+        (["--compare", "a.json"], "two result files"),
+        (["--compare", "a.json", "b.json"], "a.json does not exist"),
+        (["mini", "--k", "0"], "--k can't be '0'"),
+    ],
+)
+def test_faults_are_one_message(cli: Any, words: list[str], message: str) -> None:
+    ran = cli(*words)
+    assert ran.code == 2 and message in ran.err and "Traceback" not in ran.err
+
+
+def test_results_are_compared(
+    cli: Any, samples_file: Path, problem_file: Path, tmp_path: Path
+) -> None:
+    right = [{"task_id": row["task_id"], "completion": row["canonical_solution"]} for row in ROWS]
+    better = write_rows(tmp_path / "right.jsonl", right)
+    for path, name in ((samples_file, "a.json"), (better, "b.json")):
+        assert cli(path, "--problems", problem_file, ALLOW, "-o", tmp_path / name).code == 0
+    ran = cli("--compare", tmp_path / "a.json", tmp_path / "b.json", "-o", "-")
+    found = json.loads(ran.out)["pass_at_k"]["1"]
+    assert (found["a"], found["b"], found["better"]) == (0.5, 1.0, 3)
+    assert "+50.00" in ran.err
+
+
+def test_the_bundled_model_is_generated_with_and_scored(cli: Any, tmp_path: Path) -> None:
+    output = tmp_path / "r.json"
+    words = ["mini", "--limit", 3, "-n", 2, "--max-tokens", 48, ALLOW, "-o", output]
+    ran = cli(*words, "--samples-out", tmp_path / "g.json", "--format", "bigcode")
+    assert ran.code == 0, ran.err
+    result = json.loads(output.read_text())
+    assert result["partial"] and set(result["problems"]) == {"Mini/0", "Mini/1", "Mini/2"}
+    assert all(problem["n"] == 2 for problem in result["problems"].values())
+    assert (
+        result["settings"]["sampling"]["temperature"] == 0.8
+        and result["settings"]["sampling"]["seed"] == 0
+    )
+    assert len(result["model"]["fingerprint"]) == 64 and "at most 48 new tokens" in ran.err
+    assert [len(texts) for texts in json.loads((tmp_path / "g.json").read_text())] == [2, 2, 2]
+    assert cli(*words).code == 2  # it exists
+    before = output.read_text()
+    # A finished result is left as it is, without loading the model.
+    assert cli(*words, "--resume").code == 0
+    first, second = json.loads(before), json.loads(output.read_text())
+    for found in (first, second):
+        found.pop("seconds")
+        for name in ("resume", "samples_out", "format"):
+            found["settings"].pop(name)
+    assert first == second
+
+
+def test_an_interrupted_run_goes_on_to_the_same_result(
+    cli: Any, tmp_path: Path, root: Path
+) -> None:
+    words = [
+        "mini",
+        "--limit",
+        "4",
+        "-n",
+        "3",
+        "--max-tokens",
+        "32",
+        ALLOW,
+        "--no-progress",
+        "--unsafe",
+    ]
+    output = tmp_path / "r.json"
+    command = [sys.executable, "-m", "santagen", "eval", *words, "-o", str(output)]
+    process = subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, encoding="utf-8")
+    journal = tmp_path / "r.samples.jsonl"
+    until = time.monotonic() + 60
+    while time.monotonic() < until and (
+        not journal.exists() or journal.read_bytes().count(b'"class"') < 3
+    ):
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Go on with: santagen eval mini" in said, said
+    assert cli(*words[:8], "-o", output, "--resume").code == 0
+    assert cli(*words[:8], "-o", tmp_path / "whole.json").code == 0
+    problems = [
+        json.loads((tmp_path / name).read_text())["problems"] for name in ("r.json", "whole.json")
+    ]
+    assert problems[0] == problems[1]
+    texts = [
+        [json.loads(line)["completion"] for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("r.samples.jsonl", "whole.samples.jsonl")
+    ]
+    assert texts[0] == texts[1] and len(texts[0]) == 12

