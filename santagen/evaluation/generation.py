@@ -1,5 +1,4 @@
-"""A task's samples from a model: prompts with the task's stops and length limit, answers as they
-end.
+"""A task's samples from a model: its prompts, stops and length limit; answers as they end.
 
 Works on a loaded `llm.LLM`, which the caller makes: nothing here imports torch.
 """

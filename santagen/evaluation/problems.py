@@ -1,5 +1,4 @@
-"""One problem: what the model is given, what program its answer makes, and how that program is
-tested.
+"""One problem: what the model is given, what program its answer makes, how that is tested.
 
 Reads no files (`tasks` does) and runs nothing (`execution` does).
 """
@@ -19,11 +18,12 @@ WRONG_ANSWER = "a wrong answer"
 class Problem:
     """A problem of a task.
 
-    given       the text to complete (for infilling: what stands before the hole) prompt      what a
-    program begins with; `suffix` is what ends it (None: nothing is to be filled in) canonical   the
-    known right completion, None where the data has none test        trusted code that passes or
-    raises; empty where answers are only compared mode, entry, helpers, file, commands, timeout: as
-    in execution.ProgramTest
+    given       the text to complete (for infilling: what stands before the hole)
+    prompt      what a program begins with; `suffix` ends it (None: there is no hole)
+    canonical   the known right completion, None where the data has none
+    test        trusted code that passes or raises; "" where answers are only compared
+
+    mode, entry, helpers, file, commands and timeout are execution.ProgramTest's.
     """
 
     task_id: str

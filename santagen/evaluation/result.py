@@ -1,8 +1,7 @@
 """RESULT.json and RESULT.samples.jsonl: what a run found, and the journal that lets it go on.
 
-    RESULT.samples.jsonl   while the run lasts, a line per sample as it is generated and again as it
-    is
-                           judged; at the end one line per sample, in the task's order
+    RESULT.samples.jsonl   while the run lasts, a line per sample when it is generated and one when
+                           it is judged; at the end one per sample, in the task's order
     RESULT.json            the settings first ("complete": false), the whole result at the end
 
 Does no scoring. A secret is never among the settings (see io.manifest.scrub).

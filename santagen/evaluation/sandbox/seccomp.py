@@ -1,5 +1,4 @@
-"""A system call filter: what the files' rules can't hold back, such as new processes, signals and
-sockets.
+"""A system call filter: what rules about files can't hold, such as processes and sockets.
 
 The filter answers "not permitted" and never kills, so that a program which tries meets an ordinary
 OSError. `build_filter` gives None on an architecture whose numbers aren't listed here.

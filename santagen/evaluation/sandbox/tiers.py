@@ -1,9 +1,8 @@
 """The three ways to hold a program, strongest first, and the command that starts a zygote in each.
 
-    namespaces   user, mount, net, pid, ipc and uts namespaces of its own, all mounts read-only,
-    Landlock bubblewrap   the same by the bwrap tool, where the kernel keeps namespaces from
-    ordinary programs plain        a fork with limits and what Landlock and seccomp offer; the user
-    must accept it (--unsafe)
+    namespaces   its own user, mount, net, pid, ipc and uts namespaces, mounts read-only, Landlock
+    bubblewrap   the same by the bwrap tool, where ordinary programs may make no namespaces
+    plain        a fork with limits, Landlock and a filter; the user must accept it (--unsafe)
 
 no_new_privs, rlimits and, where the architecture is known, a system call filter come with each of
 them.

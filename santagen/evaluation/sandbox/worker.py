@@ -23,7 +23,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from typing import Any
 
@@ -35,6 +34,8 @@ ANSWER_SECONDS = 20.0
 GRACE_SECONDS = 0.5  # for a program whose channel closed to become a zombie
 BUSY_SHARE = 0.25  # a program with less CPU than this share of the wall time is asleep, not starved
 STRETCH = 4
+COUNT_SECONDS = 0.1
+MOST_STARTED = 1000  # processes and threads of one test, ended ones included
 TAMPERED = "the program ended before its test did"
 
 
@@ -45,7 +46,7 @@ class Broken(Exception):
 class Worker:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
-        self.scratch = tempfile.mkdtemp(prefix="santagen-eval-")
+        self.scratch = settings["scratch"]
         self.zygote: subprocess.Popen[bytes] | None = None
         self.control: socket.socket | None = None
         self.pid = os.getpid()
@@ -103,7 +104,7 @@ class Worker:
         self._tell({"op": "run", **in_child}, [theirs.fileno()])
         theirs.close()
         try:
-            verdict = self._wait(self._give_checker(ours, job), job["timeout"], started)
+            verdict = self._wait(self._give_checker(ours, job), job, started)
         finally:
             ours.close()
         if verdict["class"] in ("timeout", "memory", "infrastructure"):
@@ -147,21 +148,27 @@ class Worker:
             os.kill(self.checker_pid, signal.SIGKILL)
             os.waitpid(self.checker_pid, 0)
 
-    def _wait(self, verdicts: socket.socket, timeout: float, started: float) -> dict[str, Any]:
+    def _wait(self, verdicts: socket.socket, job: dict[str, Any], started: float) -> dict[str, Any]:
         """The checker's verdict, or a time-out."""
         poll = select.poll()
         poll.register(verdicts, select.POLLIN)
+        timeout = job["timeout"]
         until = started + timeout
+        # Root is exempt from the limit on processes, and commands may start some.
+        counted = job["mode"] == "command" and self.settings["tier"] != "plain"
         while True:
-            if poll.poll(max(0.0, until - time.monotonic()) * 1000 + 1):
+            left = max(0.0, until - time.monotonic())
+            if poll.poll((min(left, COUNT_SECONDS) if counted else left) * 1000 + 1):
                 try:
                     return dict(frames.receive(verdicts))
                 except frames.Closed:
-                    return {
-                        "class": "infrastructure",
-                        "message": "the checker ended without a verdict",
-                    }
+                    why = "the checker ended without a verdict"
+                    return {"class": "infrastructure", "message": why}
+            if counted and int(self._ask({"op": "count"})["started"]) > MOST_STARTED:
+                return {"class": "exception", "exception": "too many processes", "message": ""}
             wall = time.monotonic() - started
+            if wall < until - started:
+                continue
             cpu = float(self._ask({"op": "cpu"})["cpu"])
             used_up = cpu >= 0.98 * timeout
             if used_up or cpu < BUSY_SHARE * wall or wall >= STRETCH * timeout:

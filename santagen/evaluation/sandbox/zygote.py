@@ -1,8 +1,9 @@
 """The process that programs are forked from: confined first, then asked for one fork at a time.
 
-    run (with a socket)  fork; the child takes on its limits and becomes the program cpu
-    how much CPU time that child has used so far end                  kill everything the child
-    left, reap it, clear the scratch folder, say what it used
+    run (with a socket)  fork; the child takes on its limits and becomes the program
+    count                how many processes that child has started so far
+    cpu                  how much CPU time it has used so far
+    end                  kill all it left, reap it, clear the scratch folder, say what it used
 
 In a pid namespace this is process 1: it can't be killed from inside, it inherits every orphan, and
 kill(-1) reaches all of them and nobody else. It never sees a test, except where the test runs in
@@ -119,6 +120,8 @@ class Zygote:
             message, descriptor = frames.receive_with_descriptor(self.control)
             if message["op"] == "run":
                 self._fork(message, descriptor)
+            elif message["op"] == "count":
+                frames.send(self.control, {"started": self._started_since()})
             elif message["op"] == "cpu":
                 frames.send(self.control, {"cpu": linux.cpu_seconds(self.child)})
             else:
@@ -130,6 +133,17 @@ class Zygote:
         if self.child == 0:
             self._become(job, descriptor)
         os.close(descriptor)
+
+    def _started_since(self) -> int:
+        """How many processes and threads began after the child, by the number the next one gets."""
+        try:
+            probe = linux.fork_plainly()
+        except OSError:
+            return sys.maxsize  # there is no room for another
+        if probe == 0:
+            os._exit(0)
+        os.waitpid(probe, 0)
+        return probe - self.child
 
     def _become(self, job: dict[str, Any], descriptor: int) -> NoReturn:
         """In the child: give up everything, then be the program."""
