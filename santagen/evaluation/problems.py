@@ -9,7 +9,7 @@ import ast
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from santagen.evaluation.execution import ProgramTest
+from santagen.evaluation.outcomes import ProgramTest
 
 WRONG_ANSWER = "a wrong answer"
 
@@ -23,7 +23,7 @@ class Problem:
     canonical   the known right completion, None where the data has none
     test        trusted code that passes or raises; "" where answers are only compared
 
-    mode, entry, helpers, file, commands and timeout are execution.ProgramTest's.
+    mode, entry, helpers, file, commands and timeout are outcomes.ProgramTest's.
     """
 
     task_id: str

@@ -21,7 +21,8 @@ from santagen.errors import SantagenError
 from santagen.evaluation.files import Sample
 from santagen.evaluation.pass_at_k import Estimate, estimate, useful_ks
 from santagen.evaluation.runner import Verdict
-from santagen.evaluation.tasks import Task, read_rows
+from santagen.evaluation.task_sources import read_rows
+from santagen.evaluation.tasks import Task
 from santagen.io.files import OutputLock, write_atomically
 from santagen.io.manifest import check_identity, scrub
 

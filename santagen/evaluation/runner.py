@@ -15,8 +15,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from santagen.evaluation.execution import Outcome, Pool, ProgramTest
+from santagen.evaluation.execution import Pool
 from santagen.evaluation.files import Sample
+from santagen.evaluation.outcomes import Outcome, ProgramTest
 from santagen.evaluation.tasks import Task
 
 # What `Verdict.as_json` writes itself; anything else of a row came with the sample.

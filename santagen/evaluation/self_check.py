@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from santagen.errors import SantagenError
-from santagen.evaluation.execution import Outcome, Pool, ProgramTest
+from santagen.evaluation.execution import Pool
 from santagen.evaluation.languages import find_language
+from santagen.evaluation.outcomes import Outcome, ProgramTest
 from santagen.evaluation.problems import Problem
 from santagen.evaluation.tasks import Task
 

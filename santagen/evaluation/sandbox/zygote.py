@@ -21,7 +21,6 @@ import random
 import resource
 import signal
 import socket
-import subprocess
 import sys
 import time
 import warnings
@@ -29,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from santagen.evaluation.sandbox import frames, linux, seccomp
+from santagen.evaluation.sandbox.leftovers import children, empty_folder
 from santagen.evaluation.sandbox.program import leave, serve_program
 
 # What programs import most: loaded once here instead of in every fork.
@@ -214,7 +214,7 @@ class Zygote:
                 with contextlib.suppress(ProcessLookupError):  # nobody is left
                     os.kill(-1, signal.SIGKILL)
             else:
-                for pid in _children():
+                for pid in children():
                     os.kill(pid, signal.SIGKILL)
             try:
                 while os.waitpid(-1, 0)[0]:
@@ -234,44 +234,13 @@ class Zygote:
         if conf.tier == "namespaces":
             linux.mount_tmpfs(conf.scratch, conf.scratch_megabytes)
         else:
-            _empty(conf.scratch)
+            empty_folder(conf.scratch)
         os.chdir(conf.scratch)  # where programs start
         if conf.landlock:
             if self.ruleset >= 0:
                 os.close(self.ruleset)
             writable = (conf.scratch, "/dev/null")
             self.ruleset = linux.landlock_ruleset(conf.readable, writable)
-
-
-def _children() -> list[int]:
-    """Processes whose parent is this one, by /proc."""
-    own, found = os.getpid(), []
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-            except OSError:
-                continue  # it ended meanwhile
-            if int(fields[1]) == own:
-                found.append(int(name))
-    return found
-
-
-def _empty(folder: str) -> None:
-    """Remove what is in `folder`, following no link; folders a program closed to us are opened
-    again.
-
-    By find, which walks trees deeper than a path can be long.
-    """
-    inside = ["find", folder, "-mindepth", "1"]
-    for more in (
-        ["-type", "d", "!", "-perm", "-700", "-exec", "chmod", "700", "{}", ";"],
-        ["-delete"],
-    ):
-        subprocess.run(inside + more, stderr=subprocess.DEVNULL, check=False)
-    if os.listdir(folder):
-        raise OSError(f"the scratch folder {folder} can't be cleared")
 
 
 def main(arguments: dict[str, Any]) -> NoReturn:

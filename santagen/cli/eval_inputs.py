@@ -1,0 +1,44 @@
+"""What `santagen eval` works on: the task, the file of samples if any, and the consent to run it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+from santagen.cli.eval_options import EvalOptions
+from santagen.errors import SantagenError
+from santagen.evaluation.tasks import Task, guess_task, is_task, load_task
+
+
+def require_consent(options: EvalOptions, task: Task) -> None:
+    """Programs that a model wrote run only where somebody said so."""
+    if (
+        not task.runs_programs
+        or options.allow_code_execution
+        or os.environ.get("HF_ALLOW_CODE_EVAL") == "1"
+    ):
+        return
+    raise SantagenError(
+        f"Scoring {task.name} runs programs that a model wrote.",
+        "Read them, or trust the sandbox, and agree with --allow-code-execution.",
+    )
+
+
+def chosen_task(options: EvalOptions) -> tuple[Task, Path | None]:
+    """The task, and the file of samples where one is to be scored."""
+    target = options.targets[0]
+    problems = Path(options.problems) if options.problems is not None else None
+    samples = None if is_task(target) else Path(target)
+    if samples is not None and not samples.exists():
+        raise SantagenError(
+            f"{target} is neither a task nor a file.",
+            "Tasks are humaneval, mbpp, infilling, multipl-e, mini and mini-infilling.",
+        )
+    name = target if samples is None else options.task or guess_task(samples)
+    task = load_task(name, problems).only(options.only or None, options.limit)
+    if options.timeout is not None:
+        changed = (dataclasses.replace(p, timeout=options.timeout) for p in task.problems)
+        task = dataclasses.replace(task, problems=tuple(changed))
+    return task, samples

@@ -1,0 +1,306 @@
+"""One run of `santagen eval`: samples from a model or a file, verdicts, the result.
+
+Only the order of things and what is said about them is decided here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from santagen.cli.console import Console
+from santagen.cli.describe import plain_settings, resume_command, versions
+from santagen.cli.eval_inputs import chosen_task, require_consent
+from santagen.cli.eval_options import EvalOptions
+from santagen.cli.eval_progress import Counts, EvalProgress
+from santagen.cli.eval_table import result_table
+from santagen.cli.interrupt import Interrupts
+from santagen.cli.progress import Tally
+from santagen.cli.settings import Resolved
+from santagen.evaluation.execution import Limits, Pool
+from santagen.evaluation.files import Sample, SampleFile, read_samples, write_samples
+from santagen.evaluation.generation import Settings, generate_samples, settings_for
+from santagen.evaluation.result import ResultFile, summarise
+from santagen.evaluation.runner import Scorer, Verdict
+from santagen.evaluation.self_check import SelfCheck, self_check
+from santagen.evaluation.tasks import Task
+from santagen.request import RowFailure
+
+INTERRUPTED = 130
+MEMORY_FIELDS = (
+    "sandbox",
+    "timeout",
+    "memory",
+    "dtype",
+    "tokenizer",
+)  # beside what decides the samples
+
+
+class Evaluation:
+    """One run: opens what it needs in an order that fails early, and closes all of it."""
+
+    def __init__(
+        self, settings: Resolved[EvalOptions], console: Console, interrupts: Interrupts
+    ) -> None:
+        self.settings, self.options = settings, settings.options
+        self.console, self.interrupts = console, interrupts
+        self.output = None if self.options.output in (None, "-") else Path(str(self.options.output))
+        self.counts = Counts()
+        self.failures: dict[str, str] = {}
+        self.verdicts: dict[tuple[str, int], Verdict] = {}
+        self.result: ResultFile | None = None
+
+    def run(self) -> int:
+        options = self.options
+        task, samples_path = chosen_task(options)
+        require_consent(options, task)
+        self.samples_file = None if samples_path is None else read_samples(samples_path, task)
+        self.sampling = None if samples_path is not None else self._sampling(task)
+        head = self._head(task, samples_path)
+        started = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            if self.output is not None:
+                self.result = ResultFile.open(
+                    self.output,
+                    identity=self._identity(task, head),
+                    head=head,
+                    resume=options.resume,
+                    overwrite=options.overwrite,
+                )
+                stack.callback(self.result.close)
+            try:
+                pool = self._pool(task)
+                if pool is not None:
+                    stack.enter_context(pool)
+                check = SelfCheck(task) if pool is None else self._self_check(task, pool)
+                self._judge(check.task, Scorer(check.task, pool))
+            except KeyboardInterrupt:
+                self._say_interrupted()
+                return INTERRUPTED
+            with self.interrupts.shielded():
+                self._finish(check, pool, head, time.monotonic() - started)
+        return 1 if self.failures else 0
+
+    # -- before the first sample ---------------------------------------------------------------
+
+    def _sampling(self, task: Task) -> Settings:
+        names = (
+            "greedy",
+            "temperature",
+            "top_p",
+            "n",
+            "max_tokens",
+            "length_limit",
+            "seed",
+            "fim_mode",
+        )
+        found = settings_for(task, **{name: getattr(self.options, name) for name in names})
+        params = found.params
+        self.console.say(
+            f"{task.name}: {len(task.problems)} problems from {task.source}, n {params.n}, "
+            f"temperature {params.temperature:g}, top_p {params.top_p:g}, {found.note}"
+        )
+        return found
+
+    def _head(self, task: Task, samples: Path | None) -> dict[str, Any]:
+        head: dict[str, Any] = {
+            "task": task.name,
+            "problems_from": task.source,
+            "versions": versions(),
+        }
+        settings = plain_settings(self.options)
+        if self.sampling is not None:
+            from santagen.checkpoint.source import model_fingerprint, resolve_model
+
+            options = self.options
+            if options.model is None:
+                self.console.say("no -m given: using the small model that ships with santagen")
+            source = resolve_model(options.model, revision=options.revision, token=options.hf_token)
+            fingerprint = model_fingerprint(source.path)
+            head["model"] = {
+                "name": source.name,
+                "revision": source.revision,
+                "fingerprint": fingerprint,
+            }
+            settings |= {**self.sampling.as_json(), "preset": self.sampling.note}
+        elif samples is not None and self.samples_file is not None:
+            found: SampleFile = self.samples_file
+            digest = hashlib.sha256(samples.read_bytes()).hexdigest() if samples.is_file() else None
+            head["model"] = None
+            head["samples"] = {
+                "file": str(samples),
+                "sha256": digest,
+                "format": found.format,
+                "echoes_removed": found.echoes,
+            }
+            if found.echoes:
+                self.console.warn(
+                    f"{found.echoes} completions repeat their prompt; it was removed from them."
+                )
+        return {**head, "settings": settings}
+
+    def _identity(self, task: Task, head: dict[str, Any]) -> dict[str, Any]:
+        """What a resumed run must share with the first."""
+        sampling = None if self.sampling is None else self.sampling.as_json()
+        chosen = {name: getattr(self.options, name) for name in MEMORY_FIELDS}
+        ids = hashlib.sha256(
+            "\0".join(problem.task_id for problem in task.problems).encode()
+        ).hexdigest()
+        model = head["model"] and head["model"]["fingerprint"]
+        file = (head.get("samples") or {}).get("sha256")
+        problems = {"task": task.name, "problems": task.fingerprint, "chosen": ids}
+        return {**problems, **chosen, "model": model, "samples": file, "sampling": sampling}
+
+    def _pool(self, task: Task) -> Pool | None:
+        if not task.runs_programs:
+            return None
+        options = self.options
+        pool = Pool(
+            workers=options.workers,
+            limits=Limits(memory=options.memory),
+            unsafe=options.unsafe,
+            tier=None if options.sandbox == "auto" else options.sandbox,
+            readable=task.readable,
+        )
+        for tier, reason in pool.sandbox.refused.items():
+            self.console.warn(f"sandbox tier {tier} does not work here: {reason}")
+        self.console.say(f"sandbox {pool.sandbox.tier}, {pool.workers} workers")
+        return pool
+
+    def _self_check(self, task: Task, pool: Pool) -> SelfCheck:
+        check = self_check(task, pool)
+        self.console.say(
+            f"self-check: {check.right} right programs pass, {check.wrong} wrong ones fail"
+        )
+        for task_id, seconds in check.slow.items():
+            self.console.warn(
+                f"the right solution of {task_id} is slow: its programs get {seconds:g} s"
+            )
+        return check
+
+    # -- samples and verdicts ------------------------------------------------------------------
+
+    def _judge(self, task: Task, scorer: Scorer) -> None:
+        earlier = self.result.verdicts if self.result is not None else {}
+        wanted = {problem.task_id for problem in task.problems}
+        for key, verdict in earlier.items():
+            if key[0] in wanted:
+                self._keep(verdict)
+        left = dict(self.result.waiting) if self.result is not None else {}
+        for sample in left.values():
+            scorer.add(sample)
+        done = {*self.verdicts, *left}
+        if self.samples_file is not None:
+            todo = [s for s in self.samples_file.samples if (s.task_id, s.index) not in done]
+            tally, samples, tokens = Tally(len(todo), 1), iter(todo), lambda: 0
+        else:
+            assert self.sampling is not None
+            tally = Tally(0, self.sampling.params.max_tokens)
+            tally.samples_wanted = len(task.problems) * self.sampling.params.n - len(done)
+            samples, tokens = self._generated(task, self.sampling, done, tally)
+        show = not self.options.quiet if self.options.progress is None else self.options.progress
+        progress = EvalProgress(tally, tokens, show, self.counts)
+        progress.generating = self.sampling is not None
+        with progress:
+            for sample in samples:
+                with self.interrupts.shielded():
+                    if self.result is not None:
+                        self.result.generated(sample)
+                    scorer.add(sample)
+                    self._take(scorer.ready())
+            progress.generating = False
+            for verdict in scorer.finish():
+                self._take(iter([verdict]))
+
+    def _generated(
+        self, task: Task, sampling: Settings, done: set[tuple[str, int]], tally: Tally
+    ) -> tuple[Iterator[Sample], Any]:
+        """Samples of the model, and how to ask for the tokens so far. The model loads only where it
+        is needed.
+        """
+        if not tally.samples_wanted:
+            return iter(()), lambda: 0
+        from santagen.cli.generate import engine_settings
+        from santagen.llm import LLM
+
+        llm = LLM(**engine_settings(self.options))  # type: ignore[arg-type]
+        for line in llm.describe():
+            self.console.detail(line)
+
+        def samples() -> Iterator[Sample]:
+            for found in generate_samples(task, llm, sampling, done):
+                if isinstance(found, RowFailure):
+                    self.failures[str(found.row_id)] = found.error
+                    tally.failed_rows += 1
+                    tally.samples_wanted -= sampling.params.n
+                    self.console.warn(found.error, found.hint)
+                else:
+                    tally.add(found.extra["usage"]["completion_tokens"])
+                    yield found
+
+        return samples(), lambda: llm.engine.stats.generated_tokens
+
+    def _take(self, verdicts: Iterator[Verdict]) -> None:
+        for verdict in verdicts:
+            self._keep(verdict)
+            if self.result is not None:
+                self.result.judged(verdict)
+
+    def _keep(self, verdict: Verdict) -> None:
+        self.verdicts[verdict.sample.task_id, verdict.sample.index] = verdict
+        self.counts.add(verdict)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _finish(
+        self, check: SelfCheck, pool: Pool | None, head: dict[str, Any], seconds: float
+    ) -> None:
+        task = check.task
+        greedy = self.sampling is not None and self.sampling.params.temperature == 0
+        summary = summarise(task, self.verdicts.values(), greedy=greedy, ks=self.options.k)
+        content = {
+            **summary,
+            "self_check": check.as_json(),
+            "sandbox": None
+            if pool is None
+            else {**pool.sandbox.describe(), "workers": pool.workers},
+            "failures": self.failures,
+            "seconds": round(seconds, 2),
+        }
+        if self.result is not None:
+            self.result.finish(task, content)
+        elif self.options.output == "-":
+            write_json("-", {**head, **content})
+        if self.options.samples_out is not None:
+            ordered = sorted(self.verdicts.values(), key=lambda v: v.sample.index)
+            rank = {problem.task_id: number for number, problem in enumerate(task.problems)}
+            ordered.sort(key=lambda v: rank[v.sample.task_id])
+            place = Path(self.options.samples_out)
+            write_samples(place, (verdict.sample for verdict in ordered), task, self.options.format)
+        for line in result_table(content):
+            self.console.say(line)
+        where = f", written to {self.output}" if self.output is not None else ""
+        self.console.say(f"{len(self.verdicts):,} samples in {seconds:.1f} s{where}")
+
+    def _say_interrupted(self) -> None:
+        if self.result is None:
+            self.console.warn("interrupted; nothing was written.")
+            return
+        self.console.warn(
+            f"interrupted: {len(self.verdicts)} verdicts are safe in {self.output}.",
+            f"Go on with: {resume_command(self.settings, 'eval')}",
+        )
+
+
+def write_json(place: str, content: dict[str, Any]) -> None:
+    text = json.dumps(content, indent=1) + "\n"
+    if place == "-":
+        sys.stdout.write(text)
+    else:
+        Path(place).write_text(text, encoding="utf-8")

