@@ -7,7 +7,6 @@ program's own process, and whose right solution is slower than the usual limit.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -84,8 +83,7 @@ def _second_chance(problem: Problem, outcome: Outcome, pool: Pool) -> dict[str, 
         patient = replace(problem, timeout=problem.timeout * SLOW_FACTOR)
         again = pool.run([_canonical_test(patient)])[0]
         if again.passed:
-            seconds = max(again.cpu_seconds, again.wall_seconds)
-            return {"timeout": float(max(problem.timeout, math.ceil(3 * seconds)))}
+            return {"timeout": patient.timeout}
     elif problem.mode == "pipe":
         again = pool.run([_canonical_test(replace(problem, mode="in_process"))])[0]
         if again.passed:
