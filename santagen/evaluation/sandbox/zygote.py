@@ -60,6 +60,7 @@ COMMON_MODULES = [
 
 
 FAILED = 99  # the exit code of a child that could not even start its program
+PLAIN_PROCESSES = 4096
 CHANNEL, RULES = 3, 4  # where the child keeps its two file descriptors
 
 
@@ -128,7 +129,10 @@ class Zygote:
                 frames.send(self.control, self._end(message["grace"]))
 
     def _fork(self, job: dict[str, Any], descriptor: int) -> None:
-        job["limits"] = linux.plan_limits(job["limits"])
+        limits = job["limits"]
+        if self.confinement.tier == "plain":  # counts all that the user runs, programs or not
+            limits["nproc"] = max(limits["nproc"], PLAIN_PROCESSES)
+        job["limits"] = linux.plan_limits(limits)
         self.child = linux.fork_plainly()
         if self.child == 0:
             self._become(job, descriptor)
