@@ -174,7 +174,6 @@ class EngineConfig:
     tokenizer: str | None = None
     dtype: str = "auto"
     device: str = "auto"
-    quantization: str = "auto"
     attention: str = "auto"
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -182,7 +181,6 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.9
     block_size: int | None = None
     enforce_eager: bool = False
-    invariant: bool = False
     num_blocks: int | None = None  # tests force a small cache with it
 
 

@@ -37,21 +37,24 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 class LLM:
     """A loaded model with its engine.
 
-    `model` is a hub id or a directory, None for the bundled one; the other keywords are those of
+    `model` is a hub id or a directory, None for the bundled one, or a ModelSource that is found
+    already; the other keywords are those of
     EngineConfig (dtype, device, attention, max_num_seqs, max_model_len, ...). Raises SantagenError where
     the checkpoint, the settings or the machine don't fit together.
     """
 
-    def __init__(self, model: str | None = None, **settings: Any) -> None:
-        self.engine_config = EngineConfig(model=model, **settings)
-        settings_ = self.engine_config
-        self.source: ModelSource = resolve_model(
-            model, revision=settings_.revision, token=settings_.hf_token
+    def __init__(self, model: str | ModelSource | None = None, **settings: Any) -> None:
+        name = model.name if isinstance(model, ModelSource) else model
+        config = self.engine_config = EngineConfig(model=name, **settings)
+        self.source = (
+            model
+            if isinstance(model, ModelSource)
+            else resolve_model(model, revision=config.revision, token=config.hf_token)
         )
         self.config = ModelConfig.from_directory(self.source.path)
-        self.device = _device(settings_.device)
-        self.dtype, self._dtype_note = _dtype(settings_.dtype, self.config, self.device)
-        self.tokenizer = load_tokenizer(settings_, self.source, self.config)
+        self.device = _device(config.device)
+        self.dtype, self._dtype_note = _dtype(config.dtype, self.config, self.device)
+        self.tokenizer = load_tokenizer(config, self.source, self.config)
         self._build()
 
     def _build(self) -> None:
@@ -63,8 +66,8 @@ class LLM:
         with torch.inference_mode():
             model = FlashSantacoderForCausalLM("", config, weights, attention.backend).eval()
         self.notes = [attention.reason, *([self._dtype_note] if self._dtype_note else [])]
-        self.notes += getattr(weights, "notes", [])
-        plan = plan_cache(settings, config, model, attention.backend, self.dtype, device)
+        self.notes += weights.notes
+        plan = plan_cache(settings, config, attention.backend, self.dtype, device)
         self.max_model_len, self.plan = plan.max_model_len, plan
         end_ids = frozenset(config.eos_token_ids)
         known = None

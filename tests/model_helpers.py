@@ -40,7 +40,7 @@ def prefill_logits(model: FlashSantacoderForCausalLM, prompts: list[list[int]]) 
     lengths = torch.tensor([len(p) for p in prompts], dtype=torch.int32)
     cu = torch.cat([torch.zeros(1, dtype=torch.int32), lengths.cumsum(0).int()])
     logits, _ = model(
-        torch.tensor(sum(prompts, [])),
+        torch.tensor([token for prompt in prompts for token in prompt]),
         torch.cat([torch.arange(len(p)) for p in prompts]),
         cu,
         list(zip(*cache, strict=True)),

@@ -7,7 +7,8 @@ written.
 from __future__ import annotations
 
 from santagen.cli.console import Console
-from santagen.cli.generate import Inputs, engine_settings
+from santagen.cli.generate import Inputs
+from santagen.cli.model import engine_settings
 from santagen.cli.options import GenerateOptions
 from santagen.config import EngineConfig, ModelConfig
 from santagen.io.requests import RequestBuilder
@@ -16,7 +17,7 @@ from santagen.request import RowFailure
 
 def dry_run(options: GenerateOptions, inputs: Inputs, console: Console) -> int:
     """Report on the input and the model; exit code 1 where rows would fail."""
-    from santagen.checkpoint.weights import inspect_checkpoint
+    from santagen.checkpoint.inspection import inspect_checkpoint
     from santagen.llm import load_tokenizer
 
     source = inputs.source

@@ -21,6 +21,7 @@ from santagen.cli.eval_options import EvalOptions
 from santagen.cli.eval_progress import Counts, EvalProgress
 from santagen.cli.eval_table import result_table
 from santagen.cli.interrupt import Interrupts
+from santagen.cli.model import engine_settings, find_model, output_path
 from santagen.cli.progress import Tally
 from santagen.cli.settings import Resolved
 from santagen.evaluation.execution import Limits, Pool
@@ -50,7 +51,7 @@ class Evaluation:
     ) -> None:
         self.settings, self.options = settings, settings.options
         self.console, self.interrupts = console, interrupts
-        self.output = None if self.options.output in (None, "-") else Path(str(self.options.output))
+        self.output = output_path(self.options.output)
         self.counts = Counts()
         self.failures: dict[str, str] = {}
         self.verdicts: dict[tuple[str, int], Verdict] = {}
@@ -116,12 +117,9 @@ class Evaluation:
         }
         settings = plain_settings(self.options)
         if self.sampling is not None:
-            from santagen.checkpoint.source import model_fingerprint, resolve_model
+            from santagen.checkpoint.source import model_fingerprint
 
-            options = self.options
-            if options.model is None:
-                self.console.say("no -m given: using the small model that ships with santagen")
-            source = resolve_model(options.model, revision=options.revision, token=options.hf_token)
+            source = self.source = find_model(self.options, self.console)
             fingerprint = model_fingerprint(source.path)
             head["model"] = {
                 "name": source.name,
@@ -226,10 +224,9 @@ class Evaluation:
         """
         if not tally.samples_wanted:
             return iter(()), lambda: 0
-        from santagen.cli.generate import engine_settings
         from santagen.llm import LLM
 
-        llm = LLM(**engine_settings(self.options))  # type: ignore[arg-type]
+        llm = LLM(self.source, **engine_settings(self.options))
         for line in llm.describe():
             self.console.detail(line)
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from santagen.cli.console import Console
 from santagen.cli.describe import plain_settings, resume_command, show_config, versions
 from santagen.cli.interrupt import Interrupts
+from santagen.cli.model import engine_settings, find_model, output_path
 from santagen.cli.options import GenerateOptions
 from santagen.cli.progress import Progress, Tally
 from santagen.cli.settings import Resolved
-from santagen.config import EngineConfig
 from santagen.errors import SantagenError
 from santagen.io.prompts import PromptSet, read_prompts
 from santagen.request import PromptRow, Request, RowFailure, SampleOutput, SamplingParams
@@ -71,17 +71,11 @@ def sampling_params(options: GenerateOptions) -> SamplingParams:
     return SamplingParams(**{name: getattr(options, name) for name in names})
 
 
-def engine_settings(options: GenerateOptions) -> dict[str, Any]:
-    """The options that are the engine's, under EngineConfig's names."""
-    names = [field.name for field in dataclasses.fields(EngineConfig)]
-    return {name: getattr(options, name) for name in names if hasattr(options, name)}
-
-
 def read_inputs(options: GenerateOptions, console: Console) -> Inputs:
     """Check the options against each other, validate every prompt, find the model."""
     if options.resume and options.overwrite:
         raise SantagenError("--resume and --overwrite exclude each other.", "Give one of them.")
-    if options.resume and output_path(options) is None:
+    if options.resume and output_path(options.output) is None:
         raise SantagenError("--resume needs an output file.", "Name it with -o OUT.jsonl.")
     if options.output is not None:
         refuse_own_input(options.output, options.prompts)
@@ -105,17 +99,7 @@ def read_inputs(options: GenerateOptions, console: Console) -> Inputs:
             f"{count} of {count + len(prompts)} rows are bad; the first: {first.error}",
             first.hint or "Mend them, or run without --strict to use the others.",
         )
-    from santagen.checkpoint.source import resolve_model
-
-    if options.model is None:
-        console.say("no -m given: using the small model that ships with santagen")
-    source = resolve_model(options.model, revision=options.revision, token=options.hf_token)
-    return Inputs(params, prompts, source)
-
-
-def output_path(options: GenerateOptions) -> Path | None:
-    """The output file; None for standard output."""
-    return None if options.output in (None, "-") else Path(str(options.output))
+    return Inputs(params, prompts, find_model(options, console))
 
 
 def refuse_own_input(output: str, prompts: Sequence[str]) -> None:
@@ -151,7 +135,7 @@ class Job:
     ) -> None:
         self.settings, self.options = settings, settings.options
         self.inputs, self.console, self.interrupts = inputs, console, interrupts
-        self.output = output_path(settings.options)
+        self.output = output_path(settings.options.output)
         self.tally = Tally(0, inputs.params.max_tokens)
 
     def run(self) -> int:
@@ -215,7 +199,7 @@ class Job:
     def _generate(self, writer: OutputWriter) -> dict[str, Any]:
         from santagen.llm import LLM
 
-        llm = LLM(**engine_settings(self.options))
+        llm = LLM(self.inputs.source, **engine_settings(self.options))
         for line in llm.describe():
             self.console.say(line)
         stats = llm.engine.stats

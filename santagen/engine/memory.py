@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from santagen.config import EngineConfig, ModelConfig
 from santagen.errors import SantagenError
@@ -32,7 +31,6 @@ class CachePlan:
 def plan_cache(
     settings: EngineConfig,
     config: ModelConfig,
-    model: nn.Module,
     attention: AttentionBackend,
     dtype: torch.dtype,
     device: torch.device,
@@ -60,7 +58,6 @@ def plan_cache(
         raise SantagenError(
             f"--max-num-seqs {rows} is more than {MAX_ROWS}.", "Give a smaller number."
         )
-    n_kv_head = 1 if config.multi_query else config.n_head
     block_bytes = size * config.kv_bytes_per_token(dtype.itemsize)
     blocks_a_row = -(-longest // size)
     if settings.num_blocks is not None:
@@ -75,7 +72,7 @@ def plan_cache(
             f"There is no memory for the KV cache: one block of {size} tokens takes {block_bytes:,} bytes.",
             "Free memory, raise --gpu-memory-utilization, or use a smaller --block-size.",
         )
-    shape = CacheShape(config.n_layer, blocks, size, n_kv_head, config.head_dim)
+    shape = CacheShape(config.n_layer, blocks, size, config.n_kv_head, config.head_dim)
     return CachePlan(shape, longest, rows, batched, blocks * block_bytes)
 
 

@@ -54,6 +54,7 @@ class ModelRunner:
         dtype = model.transformer.wte.weight.dtype
         self.cache = model.attention.allocate(shape, dtype, self.device)
         key, value = self.cache
+        self.row_numbers = torch.arange(table.capacity, device=self.device)
         self.graphs: DecodeGraphs | None = None
         self.layers: list[KVCache] = list(zip(key, value, strict=True))
 
@@ -75,7 +76,7 @@ class ModelRunner:
             logits = self.graphs.logits(step.size)
         else:
             logits = self._decode_logits(step.size, step.max_context)
-        return self._draw(logits, torch.arange(step.size, device=self.device), step)
+        return self._draw(logits, self.row_numbers[: step.size], step)
 
     def _decode_logits(self, size: int, max_context: int) -> Tensor:
         """The forward of rows [0, size): reads nothing but device state, so that a graph can hold it."""

@@ -90,12 +90,12 @@ class Sampler:
             logits = apply_repetition_penalty(logits, self.seen.index_select(0, row), penalty)
         tokens = sample(
             logits,
-            position.long(),
-            record[:, columns.KEY : columns.KEY + 2].long() & 0xFFFFFFFF,
-            temperature=floats[:, columns.TEMPERATURE].contiguous(),
-            top_k=record[:, columns.TOP_K].contiguous(),
-            top_p=floats[:, columns.TOP_P].contiguous(),
-            min_p=floats[:, columns.MIN_P].contiguous(),
+            position,
+            record[:, columns.KEY : columns.KEY + 2],
+            temperature=floats[:, columns.TEMPERATURE],
+            top_k=record[:, columns.TOP_K],
+            top_p=floats[:, columns.TOP_P],
+            min_p=floats[:, columns.MIN_P],
             allowed=self.allowed,
             any_random=features.random,
             any_top_k=features.top_k,

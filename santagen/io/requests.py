@@ -61,7 +61,7 @@ class RequestBuilder:
             yield from self._build_part(part)
 
     def _build_part(self, part: list[PromptRow]) -> Iterator[Request | RowFailure]:
-        texts = [self._texts(row) if self._can_encode(row) else [] for row in part]
+        texts = [self._texts(row) if self.tokenizer is not None else [] for row in part]
         flat = [text for row in texts for text in row]
         ids = iter(self.tokenizer.encode_batch(flat) if self.tokenizer is not None else [])
         encoded = [[next(ids) for _ in row] for row in texts]
@@ -70,9 +70,6 @@ class RequestBuilder:
                 yield self._build(row, own)
             except SantagenError as error:
                 yield RowFailure(row.row_id, row.number, row.line, error.message, error.hint)
-
-    def _can_encode(self, row: PromptRow) -> bool:
-        return self.tokenizer is not None
 
     @staticmethod
     def _texts(row: PromptRow) -> list[str]:

@@ -72,10 +72,8 @@ def _load_multi_mqa_gptq(
     num_heads: int,
     hidden_size: int,
 ) -> TensorParallelColumnLinear:
-    """The GPTQ half: the same columns, dequantised once; the bias is added exactly once."""
-    ranges = _qkv_ranges(config, weights.rank, head_size, num_heads, hidden_size)
-    weight, bias_rows = weights.get_linear(f"{prefix}.c_attn", out=ranges)
-    return TensorParallelColumnLinear(weight, bias_rows if bias else None)
+    """The GPTQ half: `Weights` dequantises the same columns once, so the float half serves it."""
+    return _load_multi_mqa(config, prefix, weights, bias, head_size, num_heads, hidden_size)
 
 
 def _qkv_ranges(

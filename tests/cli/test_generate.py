@@ -299,3 +299,22 @@ def test_an_output_that_is_an_input_is_refused(cli: Cli, prompts: Path) -> None:
     ran = cli("generate", prompts, "-o", prompts, "--overwrite")
     assert ran.code == 2 and "one of the prompt files" in ran.err
     assert prompts.read_bytes() == before
+
+
+def test_the_model_is_looked_up_once(
+    cli: Cli, prompts: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from santagen import llm
+    from santagen.checkpoint import source
+
+    asked: list[str | None] = []
+    find = source.resolve_model
+
+    def count(model: str | None, **settings: str | None) -> source.ModelSource:
+        asked.append(model)
+        return find(model, **settings)
+
+    monkeypatch.setattr(source, "resolve_model", count)
+    monkeypatch.setattr(llm, "resolve_model", count)
+    assert cli("generate", prompts, "-o", output, "--max-tokens", "2").code == 0
+    assert asked == [None]

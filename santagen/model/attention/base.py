@@ -56,10 +56,6 @@ class CacheShape:
     n_kv_head: int
     head_dim: int
 
-    @property
-    def num_slots(self) -> int:
-        return self.num_blocks * self.block_size
-
 
 class AttentionBackend(Protocol):
     """One way to compute attention, for one cache; `plan` is made once per forward, for every layer."""

@@ -31,6 +31,20 @@ MAX_PAIRS = 192  # pairs computed at once in prefill: bounds the score matrix
 VIEW_SHARE = 0.6  # decode reads the cache in place when this share of the block range is wanted
 
 
+class Scratch:
+    """Buffers that the products of a forward write to, one after the other: fresh pages are dear."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+
+    def take(self, name: str, like: Tensor, *shape: int) -> Tensor:
+        """An uninitialised tensor of `shape`; the next call of the same name may overwrite it."""
+        count, buffer = math.prod(shape), self._buffers.get(name)
+        if buffer is None or len(buffer) < count:
+            buffer = self._buffers[name] = like.new_empty(count)
+        return buffer[:count].view(shape)
+
+
 @dataclass
 class TileGroup:
     """Tiles computed together. P pairs, N tiles, M tokens a tile, J blocks of the longest tile."""
@@ -45,9 +59,8 @@ class TileGroup:
     joined: Tensor  # [N, J] pair of each tile and block step, P where there is none
     steps: list[
         tuple[Tensor, Tensor]
-    ]  # per block step after the first: (tiles that reach it, their pairs)
-    scores: Tensor | None = None  # scratch, made by the first layer: fresh pages are dear
-    partial: Tensor | None = None
+    ]  # per block step after the first: (tiles that reach it, pairs)
+    scratch: Scratch  # one for all groups and layers of a forward
 
 
 class CpuAttention:
@@ -75,7 +88,8 @@ class CpuAttention:
         if decode:
             last = kv_lengths - 1
             tokens = torch.arange(len(last)).unsqueeze(1)
-            return [_group(tokens, last.unsqueeze(1), None, block_tables.long(), block_size, True)]
+            position, tables = last.unsqueeze(1), block_tables.long()
+            return [_group(tokens, position, None, tables, block_size, True, Scratch())]
         assert seqlen.cu_seqlen_q is not None and seqlen.max_q is not None
         width = 1 if seqlen.max_q == 1 else TILE
         sequence, start = _tiles(seqlen.input_lengths.long(), width)
@@ -87,15 +101,12 @@ class CpuAttention:
         position = seqlen.cache_lengths.long()[sequence].unsqueeze(1) + start.unsqueeze(1) + inside
         tables = block_tables.long()[sequence]
         blocks = position[:, -1] // block_size + 1
-        groups, begin, pairs = [], 0, 0
+        groups, begin, pairs, scratch = [], 0, 0, Scratch()
         for tile, count in enumerate([*blocks.tolist(), MAX_PAIRS + 1]):
             if (pairs + count > MAX_PAIRS and tile > begin) or tile == len(blocks):
                 part = slice(begin, tile)
-                groups.append(
-                    _group(
-                        tokens[part], position[part], keep[part], tables[part], block_size, False
-                    )
-                )
+                cut = (tokens[part], position[part], keep[part], tables[part])
+                groups.append(_group(*cut, block_size, False, scratch))
                 begin, pairs = tile, 0
             pairs += count
         return groups
@@ -148,62 +159,52 @@ def _group(
     tables: Tensor,
     block_size: int,
     in_place: bool,
+    scratch: Scratch,
 ) -> TileGroup:
     """position: [tiles, M] absolute; tables: [tiles, max_blocks]."""
     blocks = position[:, -1] // block_size + 1  # [tiles]
     tiles, longest = len(blocks), int(blocks.max())
-    step = torch.arange(longest)
-    real = step < blocks.unsqueeze(1)  # [tiles, J]
-    pair_tile, pair_step = real.nonzero(as_tuple=True)
-    pair_block: Tensor | slice = tables[pair_tile, pair_step]
-    extra: Tensor | None = None
-    if in_place:
-        order, pair_tile_, pair_block, extra = _in_place(
-            pair_tile, tables[pair_tile, pair_step], tiles
-        )
-        where = torch.full((len(pair_tile),), -1)
-        where[order[order >= 0]] = (order >= 0).nonzero().squeeze(1)
-        joined = torch.full((tiles, longest), len(pair_tile_))
-        joined[real] = where
-        masked_pair = where
-        pair_tile_of = pair_tile
-        pair_tile = pair_tile_
-    else:
-        joined = torch.full((tiles, longest), len(pair_tile))
-        joined[real] = torch.arange(len(pair_tile))
-        masked_pair, pair_tile_of = torch.arange(len(pair_tile)), pair_tile
+    real = torch.arange(longest) < blocks.unsqueeze(1)  # [tiles, J]
+    tile, number = real.nonzero(as_tuple=True)  # of every wanted pair
+    wanted = tables[tile, number]
+    order, pair_block, extra = (
+        _in_place(wanted) if in_place else (torch.arange(len(tile)), wanted, None)
+    )
+    computed = order >= 0
+    where = torch.empty(len(tile), dtype=torch.long)  # of every wanted pair among the computed ones
+    where[order[computed]] = computed.nonzero().squeeze(1)
+    joined = torch.full((tiles, longest), len(order))
+    joined[real] = where
     # A pair needs a mask where its block reaches past the first token of the tile.
-    last_key = (pair_step + 1) * block_size - 1
-    needs = last_key > position[pair_tile_of, 0]
-    keys = pair_step[needs].unsqueeze(1) * block_size + torch.arange(block_size)  # [masked, bs]
-    mask = keys.unsqueeze(1) > position[pair_tile_of[needs]].unsqueeze(2)
+    needs = (number + 1) * block_size - 1 > position[tile, 0]
+    keys = number[needs].unsqueeze(1) * block_size + torch.arange(block_size)  # [masked, bs]
+    mask = keys.unsqueeze(1) > position[tile[needs]].unsqueeze(2)
     steps = []
-    for number in range(1, longest):
-        reach = real[:, number].nonzero().squeeze(1)
-        steps.append((reach, joined[reach, number]))
+    for step in range(1, longest):
+        reach = real[:, step].nonzero().squeeze(1)
+        steps.append((reach, joined[reach, step]))
+    pair_tile = tile[order.clamp(min=0)]
     return TileGroup(
-        tokens, keep, pair_tile, pair_block, extra, masked_pair[needs], mask, joined, steps
+        tokens, keep, pair_tile, pair_block, extra, where[needs], mask, joined, steps, scratch
     )
 
 
-def _in_place(
-    tile: Tensor, block: Tensor, tiles: int
-) -> tuple[Tensor, Tensor, Tensor | slice, Tensor | None]:
-    """Order the pairs by where their blocks lie, so that decode reads the cache without copying it.
+def _in_place(block: Tensor) -> tuple[Tensor, Tensor | slice, Tensor | None]:
+    """Order the wanted pairs by where their blocks lie, so that decode reads the cache uncopied.
 
-    Returns (order: which pair each computed one is, -1 for a block nobody asked for; its tile; the
-    blocks; the blocks of second and later owners).
+    Returns (order: which pair each computed one is, -1 for a block nobody asked for; the blocks;
+    the blocks of second and later owners).
     """
     low, high = int(block.min()), int(block.max()) + 1
+    pairs = torch.arange(len(block))
     owner = torch.full((high - low,), -1)
-    owner[block - low] = torch.arange(len(block))  # the last owner stays
-    first = owner[block - low] == torch.arange(len(block))
+    owner[block - low] = pairs  # the last owner stays
+    first = owner[block - low] == pairs
     if int(first.sum()) < VIEW_SHARE * (high - low):
-        return torch.arange(len(block)), tile, block, None
+        return pairs, block, None
     again = (~first).nonzero().squeeze(1)
     order = torch.cat([owner, again])
-    computed = tile[order.clamp(min=0)]
-    return order, computed, slice(low, high), block[again] if len(again) else None
+    return order, slice(low, high), block[again] if len(again) else None
 
 
 def _blocks(cache: Tensor, group: TileGroup) -> Tensor:
@@ -232,13 +233,8 @@ def _attend(query: Tensor, cache: KVCache, group: TileGroup, scale: float) -> Te
         tiled = torch.nn.functional.pad(tiled, (0, 0, 0, padded - rows))
     paired = tiled.index_select(0, group.pair_tile).flatten(0, 1)
     size = value_cache.shape[2]
-    scores = (
-        query.new_empty(pairs * kv_heads, padded, size) if group.scores is None else group.scores
-    )
-    partial = (
-        query.new_empty(pairs * kv_heads, padded, dim) if group.partial is None else group.partial
-    )
-    group.scores, group.partial = scores, partial
+    scores = group.scratch.take("scores", query, pairs * kv_heads, padded, size)
+    partial = group.scratch.take("partial", query, pairs * kv_heads, padded, dim)
     torch.bmm(paired, _blocks(key_cache, group), out=scores)
     scores = scores.view(pairs, kv_heads, padded, size)
     if len(group.masked):

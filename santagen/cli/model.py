@@ -1,0 +1,44 @@
+"""What the commands that run a model share: finding it once, the engine's settings, the output's place."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from santagen.cli.console import Console
+from santagen.config import EngineConfig
+
+if TYPE_CHECKING:
+    from santagen.checkpoint.source import ModelSource
+
+
+class ModelOptions(Protocol):
+    """The options that name a model."""
+
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def revision(self) -> str | None: ...
+    @property
+    def hf_token(self) -> str | None: ...
+
+
+def find_model(options: ModelOptions, console: Console) -> ModelSource:
+    """The model's directory, downloaded where needed; says so when it is the bundled one."""
+    from santagen.checkpoint.source import resolve_model
+
+    if options.model is None:
+        console.say("no -m given: using the small model that ships with santagen")
+    return resolve_model(options.model, revision=options.revision, token=options.hf_token)
+
+
+def engine_settings(options: object) -> dict[str, Any]:
+    """The options that are the engine's, under EngineConfig's names; the model itself is left out."""
+    names = [field.name for field in dataclasses.fields(EngineConfig) if field.name != "model"]
+    return {name: getattr(options, name) for name in names if hasattr(options, name)}
+
+
+def output_path(output: str | None) -> Path | None:
+    """The output file; None for standard output."""
+    return None if output in (None, "-") else Path(str(output))
