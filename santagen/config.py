@@ -1,7 +1,7 @@
 """Settings that are fixed for a run: the model's shape (from config.json) and the engine's limits.
 
-Reads no weights and imports no torch. Unknown keys of config.json are ignored; what would change the
-maths and is not supported is refused by name.
+Reads no weights and imports no torch. Unknown keys of config.json are ignored; what would change
+the maths and is not supported is refused by name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?)(i?[bB]?)\s*")
 
 
 def parse_size(text: str | int) -> int:
-    """A count with an optional suffix: 4k = 4,000, 32K = 32,768, 1M = 1,048,576 (K, M, G are powers of 1024)."""
+    """A count with an optional suffix: 4k = 4,000, 32K = 32,768, 1M = 1,048,576 (K, M, G are
+    powers of 1024)."""
     if isinstance(text, int):
         return text
     match = _SIZE.fullmatch(text)
@@ -100,18 +101,19 @@ class ModelConfig:
         model_type = raw.get("model_type")
         architectures = tuple(raw.get("architectures") or ())
         known_architecture = any(name in ARCHITECTURES for name in architectures)
-        if model_type not in MODEL_TYPES or (
-            model_type == "gpt2" and not _is_multi_query_gpt2(raw)
-        ):
-            if not (model_type is None and known_architecture):
-                from santagen import __version__
+        in_family = model_type in MODEL_TYPES and (
+            model_type != "gpt2" or _is_multi_query_gpt2(raw)
+        )
+        if not in_family and not (model_type is None and known_architecture):
+            from santagen import __version__
 
-                raise SantagenError(
-                    f"{where} describes a {model_type!r} model ({', '.join(architectures) or 'no architecture named'}), "
-                    "which is not of the GPT-BigCode family.",
-                    f"santagen {__version__} runs model types {', '.join(MODEL_TYPES)} with architectures "
-                    f"{', '.join(ARCHITECTURES)} (gpt2 only in SantaCoder's multi-query form).",
-                )
+            raise SantagenError(
+                f"{where} describes a {model_type!r} model "
+                f"({', '.join(architectures) or 'no architecture named'}), "
+                "which is not of the GPT-BigCode family.",
+                f"santagen {__version__} runs model types {', '.join(MODEL_TYPES)} with architectures "
+                f"{', '.join(ARCHITECTURES)} (gpt2 only in SantaCoder's multi-query form).",
+            )
 
         def size(name: str, default: int | None = None) -> int:
             value = raw.get(name, default)
@@ -141,7 +143,8 @@ class ModelConfig:
             multi_query = raw.get("attention_head_type", "multiquery") == "multiquery"
         if raw.get("scale_attn_by_inverse_layer_idx"):
             raise SantagenError(
-                f"{where} sets scale_attn_by_inverse_layer_idx, which no model of this family uses.",
+                f"{where} sets scale_attn_by_inverse_layer_idx, which no model of this family "
+                f"uses.",
                 "Check that config.json belongs to this checkpoint.",
             )
         return cls(
@@ -166,7 +169,8 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What the user may set about a run's engine; None means "choose from the machine and the model"."""
+    """What the user may set about a run's engine; None means "choose from the machine and the
+    model"."""
 
     model: str | None = None
     revision: str | None = None

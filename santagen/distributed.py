@@ -1,4 +1,5 @@
-"""The process group a model is sharded over: who this rank is, and the sums and gathers between ranks.
+"""The process group a model is sharded over: who this rank is, and the sums and gathers between
+ranks.
 
 Does not start processes and does not decide what is sharded; with one rank every call is free.
 """
@@ -14,7 +15,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class TensorParallel:
-    """Rank `rank` of `world_size`; `group` is a torch.distributed process group (None with one rank)."""
+    """Rank `rank` of `world_size`; `group` is a torch.distributed process group (None with one
+    rank)."""
 
     rank: int = 0
     world_size: int = 1
@@ -35,6 +37,7 @@ class TensorParallel:
         return torch.cat(parts, dim=-1)
 
     def share(self, total: int) -> tuple[int, int]:
-        """This rank's range of `total` rows in equal shares, the last ones possibly past the end."""
+        """This rank's range of `total` rows in equal shares, the last ones possibly past the
+        end."""
         size = -(-total // self.world_size)
         return self.rank * size, (self.rank + 1) * size

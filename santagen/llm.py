@@ -1,4 +1,5 @@
-"""From a model's name to a running engine: resolves, loads, sizes the cache, and offers it to Python.
+"""From a model's name to a running engine: resolves, loads, sizes the cache, and offers it to
+Python.
 
     llm = LLM("bigcode/santacoder", dtype="bfloat16")
     samples = llm.generate(["def fib(n):"], SamplingParams(temperature=0.8, top_p=0.95, n=4))
@@ -38,9 +39,9 @@ class LLM:
     """A loaded model with its engine.
 
     `model` is a hub id or a directory, None for the bundled one, or a ModelSource that is found
-    already; the other keywords are those of
-    EngineConfig (dtype, device, attention, max_num_seqs, max_model_len, ...). Raises SantagenError where
-    the checkpoint, the settings or the machine don't fit together.
+    already; the other keywords are those of EngineConfig (dtype, device, attention, max_num_seqs,
+    max_model_len, ...). Raises SantagenError where the checkpoint, the settings or the machine
+    don't fit together.
     """
 
     def __init__(self, model: str | ModelSource | None = None, **settings: Any) -> None:
@@ -117,8 +118,8 @@ class LLM:
     ) -> list[SampleOutput]:
         """All samples of all prompts, in input order (n per prompt).
 
-        A prompt is a text, a list of token ids, or a (prefix, suffix) pair to infill. A prompt that can't
-        be used raises SantagenError.
+        A prompt is a text, a list of token ids, or a (prefix, suffix) pair to infill. A prompt
+        that can't be used raises SantagenError.
         """
         outputs: list[SampleOutput] = []
         for result in self.stream(prompts, params, fim_mode=fim_mode, truncate=truncate):
@@ -161,7 +162,8 @@ class LLM:
 def load_tokenizer(
     settings: EngineConfig, source: ModelSource, config: ModelConfig
 ) -> Tokenizer | None:
-    """The tokenizer of --tokenizer, else the model's own; None where the model has no tokenizer files."""
+    """The tokenizer of --tokenizer, else the model's own; None where the model has no tokenizer
+    files."""
     path = source.path
     if settings.tokenizer is not None:
         path = resolve_model(settings.tokenizer, revision=None, token=settings.hf_token).path
@@ -193,7 +195,8 @@ def _device(name: str) -> torch.device:
 
 
 def _dtype(choice: str, config: ModelConfig, device: torch.device) -> tuple[torch.dtype, str]:
-    """(dtype, note): auto is float32 on the CPU and the checkpoint's own on CUDA, float16 read as bfloat16."""
+    """(dtype, note): auto is float32 on the CPU and the checkpoint's own on CUDA, float16 read as
+    bfloat16."""
     if choice != "auto":
         if choice not in DTYPES:
             raise SantagenError(

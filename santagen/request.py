@@ -23,8 +23,9 @@ MAX_SEED = 2**63 - 1
 class SamplingParams:
     """How the samples of one row are drawn and when they end.
 
-    temperature 0 is greedy. top_k 0, top_p 1, min_p 0 and repetition_penalty 1 are "off". `stop` holds
-    literal strings. `logprobs` None means none; N means each token's own log-probability and the N best.
+    temperature 0 is greedy. top_k 0, top_p 1, min_p 0 and repetition_penalty 1 are "off". `stop`
+    holds literal strings. `logprobs` None means none; N means each token's own log-probability and
+    the N best.
     """
 
     max_tokens: int = 256
@@ -89,9 +90,10 @@ class SamplingParams:
 class PromptRow:
     """One row of the input, checked but not tokenised.
 
-    Exactly one of `prompt`, `prefix` + `suffix`, `prompt_token_ids` is set. `overrides` holds the row's own
-    sampling settings under SamplingParams' names (`stop` a tuple). `number` counts rows of the whole input
-    from 0 and `line` the lines of its file from 1. `keep` holds the fields to copy to the output.
+    Exactly one of `prompt`, `prefix` + `suffix`, `prompt_token_ids` is set. `overrides` holds the
+    row's own sampling settings under SamplingParams' names (`stop` a tuple). `number` counts rows
+    of the whole input from 0 and `line` the lines of its file from 1. `keep` holds the fields to
+    copy to the output.
     """
 
     row_id: RowId
@@ -111,8 +113,8 @@ class PromptRow:
 class Request:
     """One row ready for the engine: ids, settings, and which of its samples are still wanted.
 
-    `sample_indices` is range(n) less the samples an earlier run already wrote. `prompt_text` is what --echo
-    shows. `truncated_tokens` counts the prompt tokens that --truncate left dropped.
+    `sample_indices` is range(n) less the samples an earlier run already wrote. `prompt_text` is
+    what --echo shows. `truncated_tokens` counts the prompt tokens that --truncate left dropped.
     """
 
     row_id: RowId
@@ -129,7 +131,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A generated token's log-probability (nats) under the model's own distribution, and the best N."""
+    """A generated token's log-probability (nats) under the model's own distribution, and the best
+    N."""
 
     token_id: int
     logprob: float
@@ -140,10 +143,10 @@ class TokenLogprob:
 class SampleOutput:
     """One finished sample.
 
-    `token_ids` are the ids whose text is the completion: no end token, nothing past a stop string's token.
-    `completion` is None where there is no tokenizer. `finish_reason` is "stop" or "length"; `stop_reason` is None (the
-    model's own end token), the stop string, or the id of another end token. `generated_tokens` counts
-    every token drawn, the end token included.
+    `token_ids` are the ids whose text is the completion: no end token, nothing past a stop
+    string's token. `completion` is None where there is no tokenizer. `finish_reason` is "stop" or
+    "length"; `stop_reason` is None (the model's own end token), the stop string, or the id of
+    another end token. `generated_tokens` counts every token drawn, the end token included.
     """
 
     request: Request

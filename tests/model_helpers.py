@@ -1,4 +1,5 @@
-"""What several tests need: where the optional shared fixtures are, and logits of a model outside the engine."""
+"""What several tests need: where the optional shared fixtures are, and logits of a model outside
+the engine."""
 
 from __future__ import annotations
 

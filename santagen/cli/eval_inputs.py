@@ -1,4 +1,5 @@
-"""What `santagen eval` works on: the task, the file of samples if any, and the consent to run it."""
+"""What `santagen eval` works on: the task, the file of samples if any, and the consent to run
+it."""
 
 from __future__ import annotations
 

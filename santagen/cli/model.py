@@ -1,4 +1,5 @@
-"""What the commands that run a model share: finding it once, the engine's settings, the output's place."""
+"""What the commands that run a model share: finding it once, the engine's settings, the output's
+place."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def find_model(options: ModelOptions, console: Console) -> ModelSource:
 
 
 def engine_settings(options: object) -> dict[str, Any]:
-    """The options that are the engine's, under EngineConfig's names; the model itself is left out."""
+    """The options that are the engine's, under EngineConfig's names; the model itself is left
+    out."""
     names = [field.name for field in dataclasses.fields(EngineConfig) if field.name != "model"]
     return {name: getattr(options, name) for name in names if hasattr(options, name)}
 

@@ -1,4 +1,5 @@
-"""What one launch on the device consists of: plain lists that the scheduler fills and the runner executes.
+"""What one launch on the device consists of: plain lists that the scheduler fills and the runner
+executes.
 
 Step.moves, .vacated, .new_blocks      changes of the row table, applied first
 Step.prefill                           packed prompts, then one first token per admitted sample
@@ -18,9 +19,9 @@ from santagen.engine.sequence import Sequence
 class PrefillItem:
     """One prompt to compute: tokens[cached:] are new, `blocks` hold all of them.
 
-    `keep_last` is True when the cache already holds every token: the last one is computed again for its logits, and its
-    K/V are not written. `samples` draw their first token from its logits; `copies` are (from, to)
-    blocks for the samples' own partial last block.
+    `keep_last` is True when the cache already holds every token: the last one is computed again
+    for its logits, and its K/V are not written. `samples` draw their first token from its logits;
+    `copies` are (from, to) blocks for the samples' own partial last block.
     """
 
     tokens: tuple[int, ...]
@@ -45,7 +46,8 @@ class Features:
 
 @dataclass(slots=True)
 class Step:
-    """One launch. `sequences[i]` gets the i-th token; `last[i]` says that it is that sequence's last one."""
+    """One launch. `sequences[i]` gets the i-th token; `last[i]` says that it is that sequence's
+    last one."""
 
     size: int
     sequences: list[Sequence]

@@ -1,11 +1,14 @@
-"""Hands out the blocks of the paged KV cache: reference counts, a free list, and a table of shared prefixes.
+"""Hands out the blocks of the paged KV cache: reference counts, a free list, and a table of shared
+prefixes.
 
-A block is free, referenced, or cached: no longer referenced, but still holding a whole block of prompt
-tokens that a later prompt may share. Cached blocks are handed out last, the longest unused first. Knows block
-numbers and tokens only; touches no memory of the device. Block 0 is never handed out (see model.attention.base).
+A block is free, referenced, or cached: no longer referenced, but still holding a whole block of
+prompt tokens that a later prompt may share. Cached blocks are handed out last, the longest unused
+first. Knows block numbers and tokens only; touches no memory of the device. Block 0 is never
+handed out (see model.attention.base).
 
-    prefix table:  (parent entry, the block's tokens) -> entry      keys hold the tokens themselves, so a
-                   prompt | block a | block b | rest |              hit is never a matter of a hash alone
+    prompt | block a | block b | rest |     prefix table: (parent entry, block's tokens) -> entry
+
+Keys hold the tokens themselves, so a hit is never a matter of a hash alone.
 """
 
 from __future__ import annotations
@@ -79,7 +82,8 @@ class BlockManager:
                 heapq.heappush(self._free, block)
 
     def match_prefix(self, tokens: Sequence[int]) -> list[int]:
-        """Blocks that already hold the start of `tokens`, whole blocks, at least one token left over.
+        """Blocks that already hold the start of `tokens`, whole blocks, at least one token left
+        over.
 
         The blocks are not referenced yet: `share` each before allocating anything.
         """
@@ -96,7 +100,8 @@ class BlockManager:
         return found
 
     def register_prefix(self, tokens: Sequence[int], blocks: Sequence[int]) -> None:
-        """Offer the whole blocks of a prompt, whose K/V are (or are being) written, to later prompts."""
+        """Offer the whole blocks of a prompt, whose K/V are (or are being) written, to later
+        prompts."""
         if not self.prefix_sharing:
             return
         parent, size = _ROOT, self.block_size
@@ -117,7 +122,8 @@ class BlockManager:
         del self._table[entry.key]
 
     def check_integrity(self, tables: Sequence[Sequence[int]]) -> None:
-        """Every block is free, cached or referenced as often as `tables` say. For tests, after each step."""
+        """Every block is free, cached or referenced as often as `tables` say. For tests, after
+        each step."""
         counts = [0] * self.num_blocks
         for table in tables:
             for block in table:

@@ -1,8 +1,10 @@
-"""Decode forwards recorded once per batch size and replayed: launching a step costs the host one call.
+"""Decode forwards recorded once per batch size and replayed: launching a step costs the host one
+call.
 
-A graph reads the row table alone (tokens, positions, block tables, finish flags), so replaying it always sees the present
-rows. Sizes form a ladder; a step runs on the next size up, whose extra rows are finished ones that write to block 0 and
-are not read. All graphs share one memory pool. Prefill and sampling are not recorded here.
+A graph reads the row table alone (tokens, positions, block tables, finish flags), so replaying it
+always sees the present rows. Sizes form a ladder; a step runs on the next size up, whose extra
+rows are finished ones that write to block 0 and are not read. All graphs share one memory pool.
+Prefill and sampling are not recorded here.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ def ladder(largest: int) -> list[int]:
 
 
 class DecodeGraphs:
-    """`forward(size)` gives the logits [size, V] of rows [0, size); it must read device state only."""
+    """`forward(size)` gives the logits [size, V] of rows [0, size); it must read device state
+    only."""
 
     def __init__(self, forward: Callable[[int], Tensor], largest: int) -> None:
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}

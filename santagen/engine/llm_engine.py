@@ -3,8 +3,9 @@
     host:    schedule k+1 | launch k+1 | read tokens of k | stops, text | schedule k+2 ...
     device:        step k            |            step k+1             |           step k+2
 
-With `run_ahead` 1 (CUDA) the host looks at a launch's tokens after the next one is on its way; with 0 (CPU, where
-nothing runs beside the host) at once. Both give the same samples. Reads no files and writes none.
+With `run_ahead` 1 (CUDA) the host looks at a launch's tokens after the next one is on its way;
+with 0 (CPU, where nothing runs beside the host) at once. Both give the same samples. Reads no
+files and writes none.
 """
 
 from __future__ import annotations

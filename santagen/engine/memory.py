@@ -69,7 +69,8 @@ def plan_cache(
     longest = min(longest, (blocks - 1) * size)
     if longest < 2:
         raise SantagenError(
-            f"There is no memory for the KV cache: one block of {size} tokens takes {block_bytes:,} bytes.",
+            f"There is no memory for the KV cache: one block of {size} tokens takes "
+            f"{block_bytes:,} bytes.",
             "Free memory, raise --gpu-memory-utilization, or use a smaller --block-size.",
         )
     shape = CacheShape(config.n_layer, blocks, size, config.n_kv_head, config.head_dim)
@@ -92,7 +93,8 @@ def _room(
     """Bytes for the cache: what is free, less what a forward of the largest batch needs."""
     if not 0 < settings.gpu_memory_utilization <= 1:
         raise SantagenError(
-            f"--gpu-memory-utilization is {settings.gpu_memory_utilization}; it must be above 0 and at most 1.",
+            f"--gpu-memory-utilization is {settings.gpu_memory_utilization}; it must be above 0 "
+            f"and at most 1.",
             "0.9 is the default.",
         )
     if device.type == "cpu":

@@ -1,7 +1,9 @@
-"""Executes a Step on the device: row changes, forward, sampling, and the tokens' way back to the host.
+"""Executes a Step on the device: row changes, forward, sampling, and the tokens' way back to the
+host.
 
-Launches only; it never waits for the device. What the host may read of a launch is in its Record, whose
-`read` blocks on that launch alone. The scheduler decides what is launched, the sampler what is drawn.
+Launches only; it never waits for the device. What the host may read of a launch is in its Record,
+whose `read` blocks on that launch alone. The scheduler decides what is launched, the sampler what
+is drawn.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Record:
     event: torch.cuda.Event | None
 
     def read(self) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None]:
-        """(tokens [n] int64, logprobs [n], top ids [n, N], top logprobs [n, N]); -1 for logits not finite."""
+        """(tokens [n] int64, logprobs [n], top ids [n, N], top logprobs [n, N]); -1 for logits not
+        finite."""
         if self.event is not None:
             self.event.synchronize()
         drawn = self.drawn
@@ -79,7 +82,8 @@ class ModelRunner:
         return self._draw(logits, self.row_numbers[: step.size], step)
 
     def _decode_logits(self, size: int, max_context: int) -> Tensor:
-        """The forward of rows [0, size): reads nothing but device state, so that a graph can hold it."""
+        """The forward of rows [0, size): reads nothing but device state, so that a graph can hold
+        it."""
         block_size, data = self.shape.block_size, self.table.data[:size]
         position, finished = data[:, columns.POSITION], data[:, columns.FINISHED] != 0
         block_table = self.table.block_table[:size]
@@ -145,7 +149,8 @@ class ModelRunner:
         data = self.table.data
         record = data.index_select(0, row)
         finished = record[:, columns.FINISHED] != 0
-        # In decode the drawn token stands one past the fed one; a prefill's record already points at it.
+        # In decode the drawn token stands one past the fed one; a prefill's record already points
+        # at it.
         ahead = 0 if step.is_prefill else 1
         drawn = self.sampler.draw(
             logits, record, record[:, columns.POSITION] + ahead, row, step.features

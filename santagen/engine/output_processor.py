@@ -1,8 +1,8 @@
 """Turns drawn tokens into finished samples: end tokens, stop strings, length, text. Host only.
 
-The look at a row's text happens only when its new token may complete one of its stop strings (the table of
-io.stops); all other rows of a launch cost one list append. Text is cut by id first, then at the first
-stop string, and decoded once, when the sample ends.
+The look at a row's text happens only when its new token may complete one of its stop strings (the
+table of io.stops); all other rows of a launch cost one list append. Text is cut by id first, then
+at the first stop string, and decoded once, when the sample ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from santagen.request import SampleOutput, TokenLogprob
 
 
 class OutputProcessor:
-    """`end_ids` end a sample unless it ignores them; `eos_ids` among them are the model's own end."""
+    """`end_ids` end a sample unless it ignores them; `eos_ids` among them are the model's own
+    end."""
 
     def __init__(
         self, tokenizer: Tokenizer | None, eos_ids: SequenceOf[int], end_ids: SequenceOf[int]
@@ -46,7 +47,8 @@ class OutputProcessor:
                 raise SantagenError(
                     f"The model's output is not finite (NaN or infinite logits) at row "
                     f"{sequence.request.row_id!r}, token {len(sequence.output)}.",
-                    "The weights are damaged, or the dtype overflows: try --dtype bfloat16 or float32.",
+                    "The weights are damaged, or the dtype overflows: try --dtype bfloat16 or "
+                    "float32.",
                 )
             sequence.output.append(token)
             self.tokens += 1

@@ -1,10 +1,11 @@
 """The row table: everything the device knows of the live samples, in one int32 matrix.
 
-    row r:  | token | position | finished | ignore_eos | temperature | top_p | min_p | penalty | top_k | key lo | key hi | 0.. | block table ...
+    row r:  | token | position | finished | ignore_eos | temperature | top_p | min_p | penalty |
+    top_k | key lo | key hi | 0.. | block table ...
 
-One matrix makes a hole's filling one row copy and a launch's changes one scatter. Floats and keys lie in it as their
-32 bits. Rows past the live ones are finished: they write to block 0 and draw nothing. Host code builds records
-with numpy; device code reads columns as views.
+One matrix makes a hole's filling one row copy and a launch's changes one scatter. Floats and keys
+lie in it as their 32 bits. Rows past the live ones are finished: they write to block 0 and draw
+nothing. Host code builds records with numpy; device code reads columns as views.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class RowTable:
         self.block_table = self.data[:, HEADER:]
 
     def apply(self, step: Step) -> None:
-        """Moves first, then vacated rows, new blocks and new rows, in one scatter of 32-bit values."""
+        """Moves first, then vacated rows, new blocks and new rows, in one scatter of 32-bit
+        values."""
         if step.moves:
             source, target = to_device(np.array(step.moves, np.int64).T, self.device)
             self.data.index_copy_(0, target, self.data.index_select(0, source))
@@ -61,7 +63,8 @@ class RowTable:
             self.data.view(-1).index_copy_(0, index, value.int())
 
     def _record(self, sequence: Sequence, position: int) -> np.ndarray:
-        """A row as it stands before its first token is drawn; later blocks come with their launches."""
+        """A row as it stands before its first token is drawn; later blocks come with their
+        launches."""
         params = sequence.request.params
         header = np.zeros(HEADER, np.int32)
         header[POSITION] = position

@@ -1,7 +1,7 @@
 """Draws the next token of each row, and keeps what drawing needs: allowed ids, end ids, ids seen.
 
-The maths of a draw is in kernels.sampling; this module feeds it the row table's columns. A row whose logits are not
-finite draws -1.
+The maths of a draw is in kernels.sampling; this module feeds it the row table's columns. A row
+whose logits are not finite draws -1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from santagen.kernels.sampling import apply_repetition_penalty, mark_seen, sampl
 
 @dataclass
 class Drawn:
-    """tokens [n] int64; logprobs [n] of them and the N best (top_ids, top_logprobs [n, N]) where asked for."""
+    """tokens [n] int64; logprobs [n] of them and the N best (top_ids, top_logprobs [n, N]) where
+    asked for."""
 
     tokens: Tensor
     logprobs: Tensor | None = None
@@ -43,7 +44,8 @@ class Drawn:
 
 
 class Sampler:
-    """`known` masks the ids that have a token, `end_ids` those that end a sample; V entries each."""
+    """`known` masks the ids that have a token, `end_ids` those that end a sample; V entries
+    each."""
 
     def __init__(
         self,
@@ -59,11 +61,13 @@ class Sampler:
         ends = torch.zeros(vocab_size, dtype=torch.bool)
         ends[[i for i in end_ids if i < vocab_size]] = True
         self.ends = ends.to(device)
-        # [capacity, ceil(V / 32)] bit mask of prompt and drawn ids; made when a row first asks for a penalty
+        # [capacity, ceil(V / 32)] bit mask of prompt and drawn ids; made when a row first asks
+        # for a penalty
         self.seen: Tensor | None = None
 
     def apply(self, step: Step) -> None:
-        """Follow the row table's moves, and note the ids of newly admitted rows that are penalised."""
+        """Follow the row table's moves, and note the ids of newly admitted rows that are
+        penalised."""
         if self.seen is not None and step.moves:
             source, target = to_device(np.array(step.moves, np.int64).T, self.device)
             self.seen.index_copy_(0, target, self.seen.index_select(0, source))
@@ -79,7 +83,8 @@ class Sampler:
     def draw(
         self, logits: Tensor, record: Tensor, position: Tensor, row: Tensor, features: Features
     ) -> Drawn:
-        """logits [n, V] float32; record [n, columns] of the row table; position [n] of the drawn token."""
+        """logits [n, V] float32; record [n, columns] of the row table; position [n] of the drawn
+        token."""
         model_logprobs = None
         if features.logprobs is not None:
             model_logprobs = torch.log_softmax(logits, dim=-1)
@@ -114,7 +119,8 @@ class Sampler:
         return Drawn(tokens, chosen, ids, values)
 
     def ends_row(self, token: Tensor, record: Tensor) -> Tensor:
-        """[n] bool: the token ends its row on the device (end ids, unless ignored; logits not finite)."""
+        """[n] bool: the token ends its row on the device (end ids, unless ignored; logits not
+        finite)."""
         ended = self.ends[token.clamp(min=0)] & (record[:, columns.IGNORE_EOS] == 0)
         return ended | (token < 0)
 

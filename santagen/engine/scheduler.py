@@ -1,10 +1,13 @@
-"""Decides what the next launch is: admits prompts, hands out blocks, closes holes, preempts. No torch.
+"""Decides what the next launch is: admits prompts, hands out blocks, closes holes, preempts. No
+torch.
 
-Sequences live in rows [0, B) of the device's row table. Decisions depend on counts of steps alone, never on clocks,
-so that the same input gives the same launches. What the host can't know ahead (end tokens, stop strings)
-reaches it one launch late through `finish`; what it can (lengths, positions, blocks) it counts itself.
+Sequences live in rows [0, B) of the device's row table. Decisions depend on counts of steps alone,
+never on clocks, so that the same input gives the same launches. What the host can't know ahead
+(end tokens, stop strings) reaches it one launch late through `finish`; what it can (lengths,
+positions, blocks) it counts itself.
 
-    waiting: [group | group | ...]  --admit-->  rows [0, B)  --finish, preempt-->  hole, filled from the tail
+    waiting: [group | group | ...]  --admit-->  rows [0, B)  --finish, preempt-->  hole, filled
+    from the tail
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ MAX_PREFILL_SAMPLES = 512  # bounds the logits of one prefill: [samples, vocabul
 
 @dataclass(frozen=True)
 class SchedulerLimits:
-    """max_num_seqs rows; max_num_batched_tokens new prompt tokens a prefill (one longer prompt goes alone)."""
+    """max_num_seqs rows; max_num_batched_tokens new prompt tokens a prefill (one longer prompt
+    goes alone)."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -88,21 +92,24 @@ class Scheduler:
     # -- one launch ----------------------------------------------------------------------------
 
     def schedule(self) -> Step | None:
-        """The next launch, or None: nothing to do, or `needs_drain` says tokens must be read first."""
+        """The next launch, or None: nothing to do, or `needs_drain` says tokens must be read
+        first."""
         self.needs_drain = False
         self._close_holes()
         step = self._schedule_prefill() or self._schedule_decode()
         if step is None:
             return None
         step.moves = [(source, target) for target, source in self._moves.items()]
-        # Rows that this launch fills anew are not among them: one scatter must not write a place twice.
+        # Rows that this launch fills anew are not among them: one scatter must not write a place
+        # twice.
         step.vacated = range(step.size, self._device_size)
         self._moves.clear()
         self._device_size = step.size
         return step
 
     def _close_holes(self) -> None:
-        """Fill the rows of leaving sequences from the tail; `_moves` says where the device finds them."""
+        """Fill the rows of leaving sequences from the tail; `_moves` says where the device finds
+        them."""
         if not self._gone:
             return
         size = len(self.rows)
@@ -118,7 +125,8 @@ class Scheduler:
             sequence.row = target
             self._position[target] = self._position[source]
             self._left[target] = self._left[source]
-            # The launch may be put off (a drain): then a row can move twice before the device hears of it.
+            # The launch may be put off (a drain): then a row can move twice before the device
+            # hears of it.
             self._moves[target] = self._moves.pop(source, source)
         for row in range(new_size, size):
             self._moves.pop(row, None)
@@ -127,7 +135,8 @@ class Scheduler:
         self._features = None
 
     def _leave(self, sequence: Sequence) -> None:
-        """Free its blocks (later launches on the same stream may reuse them) and vacate its row soon."""
+        """Free its blocks (later launches on the same stream may reuse them) and vacate its row
+        soon."""
         self.blocks.release(sequence.blocks)
         sequence.blocks = []
         self._gone.append(sequence)
@@ -136,7 +145,8 @@ class Scheduler:
 
     def _schedule_prefill(self) -> Step | None:
         free = self.limits.max_num_seqs - len(self.rows)
-        # Every prefill interrupts decoding: wait for an eighth of the rows, unless little is running.
+        # Every prefill interrupts decoding: wait for an eighth of the rows, unless little is
+        # running.
         useful = max(1, self.limits.max_num_seqs // 8)
         if not self.waiting or not free or (free < useful and len(self.rows) > useful):
             return None
@@ -203,7 +213,8 @@ class Scheduler:
             # Each sample owns its partial block; the last waiting one takes over the group's.
             own = spare + (1 if spare + 1 >= len(group.waiting) else 0)
             count = min(count, own)
-        # No block for a copy: one sample may take the prompt's own, and the others prefill it again later.
+        # No block for a copy: one sample may take the prompt's own, and the others prefill it
+        # again later.
         take = count == 0 and spare >= 0 and not again
         if spare < 0 or (count <= 0 and not take):
             self.blocks.release(prefix)
@@ -220,7 +231,8 @@ class Scheduler:
         return item
 
     def _seat(self, group: PromptGroup, item: PrefillItem, whole: int, take: bool) -> None:
-        """Move one sample of the group into a row, with a block table of its own (`take`: the prompt's)."""
+        """Move one sample of the group into a row, with a block table of its own (`take`: the
+        prompt's)."""
         sequence = group.waiting.popleft()
         self.waiting_samples -= 1
         blocks = group.blocks
@@ -241,7 +253,8 @@ class Scheduler:
         item.samples.append(sequence)
 
     def _watermark(self) -> int:
-        """Blocks left free at admission: one to grow into for each running row, else they preempt each other."""
+        """Blocks left free at admission: one to grow into for each running row, else they preempt
+        each other."""
         return len(self.rows)
 
     # -- decode --------------------------------------------------------------------------------
@@ -300,7 +313,8 @@ class Scheduler:
                 group.blocks = None
 
     def preempt(self) -> None:
-        """After a drain: send the youngest rows back to the queue until the next decode has its blocks."""
+        """After a drain: send the youngest rows back to the queue until the next decode has its
+        blocks."""
         gone = {sequence.row for sequence in self._gone}
         alive = [row for row in range(len(self.rows)) if row not in gone]
         alive.sort(key=lambda row: self.rows[row].admitted)

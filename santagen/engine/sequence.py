@@ -1,4 +1,5 @@
-"""One sample on its way through the engine, and the prompt that several samples share. Host data, no torch."""
+"""One sample on its way through the engine, and the prompt that several samples share. Host data,
+no torch."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from santagen.request import Request, TokenLogprob
 class Sequence:
     """One sample of a request.
 
-    `output` holds the drawn tokens that the host has read; `launched` counts those that were launched,
-    read or not. `limit` is max_tokens, or less where the positions end. `row` is its device row (-1: none).
+    `output` holds the drawn tokens that the host has read; `launched` counts those that were
+    launched, read or not. `limit` is max_tokens, or less where the positions end. `row` is its
+    device row (-1: none).
     """
 
     request: Request

@@ -2,8 +2,9 @@
 
     tokens -> wte + wpe -> L x [ln_1, attention, +, ln_2, MLP, +] -> ln_f -> head -> float32 logits
 
-One forward serves prefill (cu_seqlen_prefill given) and decode (None). Contract and names follow LoRAX's
-flash_santacoder_modeling. It neither schedules nor samples, and never looks at a padded token.
+One forward serves prefill (cu_seqlen_prefill given) and decode (None). Contract and names follow
+LoRAX's flash_santacoder_modeling. It neither schedules nor samples, and never looks at a padded
+token.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ def load_multi_mqa(
     num_heads: int,
     hidden_size: int,
 ) -> TensorParallelColumnLinear:
-    """c_attn of this rank: its query heads, and the whole K/V head (its own K/V heads without multi-query).
+    """c_attn of this rank: its query heads, and the whole K/V head (its own K/V heads without
+    multi-query).
 
-    num_heads counts this rank's query heads. Dispatches to the GPTQ half where the checkpoint is quantised.
+    num_heads counts this rank's query heads. Dispatches to the GPTQ half where the checkpoint is
+    quantised.
     """
     if weights.quantization is not None:
         return _load_multi_mqa_gptq(
@@ -223,7 +226,8 @@ class FlashSantacoderModel(nn.Module):
 
 
 class FlashSantacoderForCausalLM(nn.Module):
-    """The whole model. `attention` (by default the best for the weights' device) owns the cache's layout."""
+    """The whole model. `attention` (by default the best for the weights' device) owns the cache's
+    layout."""
 
     def __init__(
         self,
@@ -260,9 +264,10 @@ class FlashSantacoderForCausalLM(nn.Module):
     ) -> tuple[Tensor, None]:
         """One step over packed tokens; returns (float32 logits, None).
 
-        input_ids, position_ids, slots: [tokens]; cu_seqlen_prefill: [sequences + 1] int32, or None in decode; block_tables:
-        [sequences, max_blocks] int32; max_s: longest context of the batch in tokens. lm_head_indices
-        picks the rows that reach the head; skip_lm_head returns the hidden states [tokens, n_embd] instead.
+        input_ids, position_ids, slots: [tokens]; cu_seqlen_prefill: [sequences + 1] int32, or None
+        in decode; block_tables: [sequences, max_blocks] int32; max_s: longest context of the batch
+        in tokens. lm_head_indices picks the rows that reach the head; skip_lm_head returns the
+        hidden states [tokens, n_embd] instead.
         """
         prefill = cu_seqlen_prefill is not None
         if prefill and seqlen.cu_seqlen_q is None:

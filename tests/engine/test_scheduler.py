@@ -1,4 +1,5 @@
-"""The scheduler under random arrivals, lengths, forks, early ends and preemptions: nothing lost, nothing doubled."""
+"""The scheduler under random arrivals, lengths, forks, early ends and preemptions: nothing lost,
+nothing doubled."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from santagen.request import Request, SamplingParams
 
 
 class FakeDevice:
-    """Keeps what the device would: which sequence sits in which row, from moves and admissions alone."""
+    """Keeps what the device would: which sequence sits in which row, from moves and admissions
+    alone."""
 
     def __init__(self, rows: int) -> None:
         self.rows: list[Sequence | None] = [None] * rows
@@ -46,7 +48,8 @@ def drive(
     seed: int,
     ahead: int,
 ) -> tuple[dict[tuple[int, int], list[int]], Scheduler]:
-    """Run (prompt, n, limit) jobs; token = its position, an end drawn by chance. Returns the outputs."""
+    """Run (prompt, n, limit) jobs; token = its position, an end drawn by chance. Returns the
+    outputs."""
     chance = random.Random(seed)
     manager = BlockManager(blocks, block_size)
     scheduler = Scheduler(SchedulerLimits(rows, 64), manager)

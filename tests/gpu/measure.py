@@ -1,9 +1,10 @@
 """Times whole runs of the engine on one GPU, with random weights of SantaCoder's shape.
 
-    python -m tests.gpu.measure [--work 512x128+128 ...] [--attention auto] [--max-num-seqs 1024] [--profile]
+    python -m tests.gpu.measure [--work 512x128+128 ...] [--attention auto] [--max-num-seqs 1024]
+    [--profile]
 
-A work is REQUESTSxPROMPT+NEW[@TEMPERATURE]. The clock runs from the first request handed over to the last
-sample; loading and graph capture are printed apart. Every row runs to its full length.
+A work is REQUESTSxPROMPT+NEW[@TEMPERATURE]. The clock runs from the first request handed over to
+the last sample; loading and graph capture are printed apart. Every row runs to its full length.
 """
 
 from __future__ import annotations

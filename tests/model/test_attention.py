@@ -1,4 +1,5 @@
-"""The CPU's block-wise attention against torch's own, and the promise that a row's bits don't depend on company."""
+"""The CPU's block-wise attention against torch's own, and the promise that a row's bits don't
+depend on company."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Attention backends of one signature: flash (flash-attn), and torch's own in a CPU and a CUDA form."""
+"""Attention backends of one signature: flash (flash-attn), and torch's own in a CPU and a CUDA
+form."""
 
 from santagen.model.attention.base import AttentionBackend, CacheShape, KVCache, Seqlen
 from santagen.model.attention.select import Selection, select_attention

@@ -4,8 +4,10 @@
     prefill:  packed prompts, causal; with a cached prefix the mask is aligned bottom-right
     decode:   one new token per sequence against its whole context
 
-A slot is block * block_size + offset. Block 0 belongs to nobody: padding and finished rows write there.
-Backends own the memory layout of their cache; nothing outside reads it but block copies along dim 1.
+A slot is block * block_size + offset. Block 0 belongs to nobody: padding and finished rows write
+there. Backends own the memory layout of their cache; nothing outside reads it but block copies
+along dim
+1.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ KVCache = tuple[Tensor, Tensor]
 class Seqlen:
     """The lengths an attention kernel needs; S sequences, int32 on the model's device.
 
-    input_lengths [S]: tokens of this forward; cache_lengths [S]: tokens already in the cache (prefix hits; in decode
-    everything before the new token); cu_seqlen_q, cu_seqlen_k [S + 1]: their running sums (prefill only).
-    `kv_lengths` [S] = input + cache. `max_q` and `has_prefix` are host knowledge; left out, they are read
-    from the device.
+    input_lengths [S]: tokens of this forward; cache_lengths [S]: tokens already in the cache
+    (prefix hits; in decode everything before the new token); cu_seqlen_q, cu_seqlen_k [S + 1]:
+    their running sums (prefill only). `kv_lengths` [S] = input + cache. `max_q` and `has_prefix`
+    are host knowledge; left out, they are read from the device.
     """
 
     input_lengths: Tensor
@@ -58,7 +60,8 @@ class CacheShape:
 
 
 class AttentionBackend(Protocol):
-    """One way to compute attention, for one cache; `plan` is made once per forward, for every layer."""
+    """One way to compute attention, for one cache; `plan` is made once per forward, for every
+    layer."""
 
     name: str
     block_size: int  # tokens a cache block
@@ -80,7 +83,8 @@ class AttentionBackend(Protocol):
     def prefill(
         self, query: Tensor, key: Tensor, value: Tensor, cache: KVCache, plan: Any, scale: float
     ) -> Tensor:
-        """query: [tokens, n_head, head_dim]; the new K/V are in the cache already. Returns its shape."""
+        """query: [tokens, n_head, head_dim]; the new K/V are in the cache already. Returns its
+        shape."""
         ...
 
     def decode(self, query: Tensor, cache: KVCache, plan: Any, scale: float) -> Tensor:

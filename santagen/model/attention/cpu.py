@@ -1,9 +1,10 @@
 """Attention on the CPU: block by block, so that a row's bits never depend on the rows beside it.
 
-Work is cut into pairs (query tile, cache block). A tile is one token in decode and up to TILE tokens of one
-sequence in prefill; with H query heads on one K/V head its rows are tokens x heads. Every pair is
-one product of fixed inner sizes, whose rows come out with the same bits in any number that is a multiple
-of ROW_MULTIPLE; the pairs of a tile are then joined in block order, one addition each.
+Work is cut into pairs (query tile, cache block). A tile is one token in decode and up to TILE
+tokens of one sequence in prefill; with H query heads on one K/V head its rows are tokens x heads.
+Every pair is one product of fixed inner sizes, whose rows come out with the same bits in any
+number that is a multiple of ROW_MULTIPLE; the pairs of a tile are then joined in block order, one
+addition each.
 
     sequence of 150 tokens, blocks of 64, tiles of 64:     block 0   block 1   block 2
                                             tile 0          causal
@@ -32,7 +33,8 @@ VIEW_SHARE = 0.6  # decode reads the cache in place when this share of the block
 
 
 class Scratch:
-    """Buffers that the products of a forward write to, one after the other: fresh pages are dear."""
+    """Buffers that the products of a forward write to, one after the other: fresh pages are
+    dear."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
@@ -139,7 +141,8 @@ class CpuAttention:
 
 
 def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros that take no time and no memory until they are written (torch.zeros fills every page)."""
+    """Zeros that take no time and no memory until they are written (torch.zeros fills every
+    page)."""
     count = math.prod(shape) * dtype.itemsize
     return torch.from_numpy(np.zeros(count, np.uint8)).view(dtype).view(shape)
 
@@ -208,7 +211,8 @@ def _in_place(block: Tensor) -> tuple[Tensor, Tensor | slice, Tensor | None]:
 
 
 def _blocks(cache: Tensor, group: TileGroup) -> Tensor:
-    """The wanted blocks, [P x kv heads, ...]: in place where they lie together, copied where not."""
+    """The wanted blocks, [P x kv heads, ...]: in place where they lie together, copied where
+    not."""
     if isinstance(group.pair_block, slice):
         blocks = cache[group.pair_block]
         if group.extra_block is not None:
@@ -242,7 +246,8 @@ def _attend(query: Tensor, cache: KVCache, group: TileGroup, scale: float) -> Te
         scores[group.masked, :, :rows] = scores[group.masked, :, :rows].masked_fill_(
             mask, -torch.inf
         )
-    # A block wholly masked for some row of a tile has top -inf: shift by 0 there, so exp gives 0, not NaN.
+    # A block wholly masked for some row of a tile has top -inf: shift by 0 there, so exp gives 0,
+    # not NaN.
     top = scores.amax(-1, keepdim=True)
     scores.sub_(top.clamp(min=torch.finfo(scores.dtype).min)).exp_()
     total = scores.sum(-1, keepdim=True)

@@ -1,7 +1,8 @@
-"""Attention through the flash-attn package: FlashAttention-2, with FlashAttention-3 for prefill where it is there.
+"""Attention through the flash-attn package: FlashAttention-2, with FlashAttention-3 for prefill
+where it is there.
 
-Only public functions are called: flash_attn_varlen_func and flash_attn_with_kvcache. FlashAttention-2
-reads blocks of a multiple of 256 tokens. Needs CUDA and float16 or bfloat16.
+Only public functions are called: flash_attn_varlen_func and flash_attn_with_kvcache.
+FlashAttention-2 reads blocks of a multiple of 256 tokens. Needs CUDA and float16 or bfloat16.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class FlashPlan:
 
 
 class FlashAttention:
-    """See the module's contract. `fa3_varlen` is FlashAttention-3's prefill, where `select` found that it runs."""
+    """See the module's contract. `fa3_varlen` is FlashAttention-3's prefill, where `select` found
+    that it runs."""
 
     name = "flash"
     block_multiple = 256

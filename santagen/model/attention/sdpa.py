@@ -1,7 +1,7 @@
 """Attention through torch's scaled_dot_product_attention: any device, no optional package.
 
-Sequences are padded to the longest of the batch, so it costs memory and time that the other backends
-don't; it is the fallback on CUDA and the twin that tests hold the others to.
+Sequences are padded to the longest of the batch, so it costs memory and time that the other
+backends don't; it is the fallback on CUDA and the twin that tests hold the others to.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class SdpaAttention:
     def _attend(self, query: Tensor, cache: KVCache, plan: SdpaPlan, scale: float) -> Tensor:
         heads, kv_heads = query.shape[1], cache[0].shape[2]
         key, value = (part.flatten(0, 1)[plan.slots].transpose(1, 2) for part in cache)
-        # Copies on purpose: with expanded heads (stride 0), torch 2.11's memory-efficient kernel gives wrong
-        # float32 results on CUDA for key lengths that are no multiple of 4.
+        # Copies on purpose: with expanded heads (stride 0), torch 2.11's memory-efficient kernel
+        # gives wrong float32 results on CUDA for key lengths that are no multiple of 4.
         key = key.repeat_interleave(heads // kv_heads, dim=1)
         value = value.repeat_interleave(heads // kv_heads, dim=1)
         tiled = query[plan.tokens].transpose(1, 2)  # [S, heads, max_q, D]

@@ -1,4 +1,5 @@
-"""Chooses the attention backend of a run, and says why not a better one. Computes no attention itself."""
+"""Chooses the attention backend of a run, and says why not a better one. Computes no attention
+itself."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def select_attention(
     if block_size is not None:
         if block_size < 1 or block_size % backend.block_multiple:
             raise SantagenError(
-                f"--block-size {block_size} does not suit attention {backend.name}, whose blocks are "
+                f"--block-size {block_size} does not suit attention {backend.name}, whose blocks "
+                f"are "
                 f"a multiple of {backend.block_multiple} tokens.",
                 f"Leave it out, or give a multiple of {backend.block_multiple}.",
             )
@@ -112,7 +114,8 @@ def _probe(
     n_kv_head: int,
     head_dim: int,
 ) -> str:
-    """Run a kernel on a few tokens; "" if its numbers are right, else one line that says what is wrong."""
+    """Run a kernel on a few tokens; "" if its numbers are right, else one line that says what is
+    wrong."""
     generator = torch.Generator(device=device).manual_seed(0)
 
     def draw(heads: int) -> torch.Tensor:
