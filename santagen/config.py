@@ -111,7 +111,8 @@ class ModelConfig:
                 f"{where} describes a {model_type!r} model "
                 f"({', '.join(architectures) or 'no architecture named'}), "
                 "which is not of the GPT-BigCode family.",
-                f"santagen {__version__} runs model types {', '.join(MODEL_TYPES)} with architectures "
+                f"santagen {__version__} runs model types {', '.join(MODEL_TYPES)} with "
+                "architectures "
                 f"{', '.join(ARCHITECTURES)} (gpt2 only in SantaCoder's multi-query form).",
             )
 
