@@ -39,7 +39,7 @@ class GenerateOptions:
     tokenizer: str | None = option("Model", TEXT, None, "--tokenizer", help="Directory or hub id of the tokenizer.", shown_default="the model's own")
     dtype: str = option("Model", choice("auto", "bfloat16", "float16", "float32"), "auto", "--dtype", help="Number format to compute in.")
     device: str = option("Model", choice("auto", "cuda", "cpu"), "auto", "--device", help="Where to run.")
-    attention: str = option("Model", choice("auto", "flash", "torch"), "auto", "--attention", help="Attention backend.")
+    attention: str = option("Model", choice("auto", "flash", "triton", "torch"), "auto", "--attention", help="Attention backend.")
 
     max_tokens: int = option("Sampling", SIZE, 256, "--max-tokens", "--max-new-tokens", help="Most tokens to generate per sample.")
     temperature: float = option("Sampling", NUMBER, 0.0, "--temperature", help="0 is greedy; higher is more varied.")

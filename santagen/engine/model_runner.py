@@ -19,6 +19,7 @@ from santagen.engine.batch import PrefillItem, Step
 from santagen.engine.cuda_graph import DecodeGraphs
 from santagen.engine.rows import RowTable, to_device
 from santagen.engine.sampler import Drawn, Sampler
+from santagen.kernels.row_state import advance_rows, decode_inputs
 from santagen.model.attention import CacheShape, KVCache, Seqlen
 from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
 
@@ -57,7 +58,7 @@ class ModelRunner:
         dtype = model.transformer.wte.weight.dtype
         self.cache = model.attention.allocate(shape, dtype, self.device)
         key, value = self.cache
-        self.row_numbers = torch.arange(table.capacity, device=self.device)
+        self.ones = torch.ones(table.capacity, dtype=torch.int32, device=self.device)
         self.graphs: DecodeGraphs | None = None
         self.layers: list[KVCache] = list(zip(key, value, strict=True))
 
@@ -79,27 +80,24 @@ class ModelRunner:
             logits = self.graphs.logits(step.size)
         else:
             logits = self._decode_logits(step.size, step.max_context)
-        return self._draw(logits, self.row_numbers[: step.size], step)
+        data = self.table.data[: step.size]
+        # The drawn token stands one past the fed one.
+        position = data[:, columns.POSITION] + 1
+        drawn = self.sampler.draw(logits, data, position, None, step.features)
+        advance_rows(data, drawn.tokens, self.sampler.ends, columns.IGNORE_EOS)
+        return drawn
 
     def _decode_logits(self, size: int, max_context: int) -> Tensor:
         """The forward of rows [0, size): reads nothing but device state, so that a graph can hold
         it."""
-        block_size, data = self.shape.block_size, self.table.data[:size]
-        position, finished = data[:, columns.POSITION], data[:, columns.FINISHED] != 0
+        data = self.table.data[:size]
+        token, position, context, slot = decode_inputs(
+            data, self.shape.block_size, columns.HEADER
+        )
+        seqlen = Seqlen(self.ones[:size], position, has_prefix=False, kv_lengths=context)
         block_table = self.table.block_table[:size]
-        block = block_table.gather(1, (position // block_size).long().unsqueeze(1)).squeeze(1)
-        slot = torch.where(finished, 0, block * block_size + position % block_size).long()
-        context = torch.where(finished, 1, position + 1)  # int32
-        seqlen = Seqlen(torch.ones_like(context), context - 1, has_prefix=False, kv_lengths=context)
         logits, _ = self.model(
-            data[:, columns.TOKEN].contiguous(),
-            position.contiguous(),
-            None,
-            self.layers,
-            block_table,
-            slot,
-            seqlen,
-            max_context,
+            token, position, None, self.layers, block_table, slot, seqlen, max_context
         )
         return logits
 
@@ -142,25 +140,13 @@ class ModelRunner:
                 part[:, fields["copy_to"]] = part[:, fields["copy_from"]]
         if len(fields["source"]) != count:
             logits = logits.index_select(0, fields["source"])
-        return self._draw(logits, fields["rows"], step)
-
-    def _draw(self, logits: Tensor, row: Tensor, step: Step) -> Drawn:
-        """Draw a token for each of `row` and advance these rows."""
-        data = self.table.data
-        record = data.index_select(0, row)
-        finished = record[:, columns.FINISHED] != 0
-        # In decode the drawn token stands one past the fed one; a prefill's record already points
-        # at it.
-        ahead = 0 if step.is_prefill else 1
-        drawn = self.sampler.draw(
-            logits, record, record[:, columns.POSITION] + ahead, row, step.features
-        )
-        token = drawn.tokens.int()
-        ended = self.sampler.ends_row(token, record)
-        record[:, columns.POSITION] += (~finished).int() * ahead
-        record[:, columns.TOKEN] = token.clamp(min=0)
-        record[:, columns.FINISHED] = (finished | ended).int()
-        data.index_copy_(0, row, record)
+        rows = fields["rows"]
+        record = self.table.data.index_select(0, rows)
+        # A new row's record points one before the place of its first token.
+        position = record[:, columns.POSITION] + 1
+        drawn = self.sampler.draw(logits, record, position, rows, step.features)
+        advance_rows(record, drawn.tokens, self.sampler.ends, columns.IGNORE_EOS)
+        self.table.data.index_copy_(0, rows, record)
         return drawn
 
 

@@ -21,6 +21,7 @@ TOKEN, POSITION, FINISHED, IGNORE_EOS = 0, 1, 2, 3
 TEMPERATURE, TOP_P, MIN_P, PENALTY = 4, 5, 6, 7
 TOP_K, KEY = 8, 9
 HEADER = 16
+assert (TOKEN, POSITION, FINISHED) == (0, 1, 2), "kernels.row_state reads these columns"
 
 
 class RowTable:
@@ -67,7 +68,7 @@ class RowTable:
         launches."""
         params = sequence.request.params
         header = np.zeros(HEADER, np.int32)
-        header[POSITION] = position
+        header[POSITION] = position - 1  # where the last prompt token stands
         header[IGNORE_EOS] = params.ignore_eos
         header[TEMPERATURE : PENALTY + 1] = np.array(
             [params.temperature, params.top_p, params.min_p, params.repetition_penalty], np.float32

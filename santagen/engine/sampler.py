@@ -81,10 +81,15 @@ class Sampler:
         self.seen.index_copy_(0, to_device(rows, self.device), to_device(masks, self.device))
 
     def draw(
-        self, logits: Tensor, record: Tensor, position: Tensor, row: Tensor, features: Features
+        self,
+        logits: Tensor,
+        record: Tensor,
+        position: Tensor,
+        row: Tensor | None,
+        features: Features,
     ) -> Drawn:
         """logits [n, V] float32; record [n, columns] of the row table; position [n] of the drawn
-        token."""
+        token; row [n] int64 their numbers, None for rows 0 to n."""
         model_logprobs = None
         if features.logprobs is not None:
             model_logprobs = torch.log_softmax(logits, dim=-1)
@@ -92,6 +97,8 @@ class Sampler:
         if features.penalty:
             assert self.seen is not None
             penalty = floats[:, columns.PENALTY].contiguous()
+            if row is None:
+                row = torch.arange(len(record), device=self.device)
             logits = apply_repetition_penalty(logits, self.seen.index_select(0, row), penalty)
         tokens = sample(
             logits,
@@ -108,7 +115,7 @@ class Sampler:
             any_min_p=features.min_p,
         )
         if features.penalty:
-            assert self.seen is not None
+            assert self.seen is not None and row is not None
             mark_seen(self.seen, row, tokens.clamp(min=0))
         if model_logprobs is None:
             return Drawn(tokens)
@@ -117,12 +124,6 @@ class Sampler:
             return Drawn(tokens, chosen)
         values, ids = model_logprobs.topk(min(features.logprobs, self.vocab_size), dim=-1)
         return Drawn(tokens, chosen, ids, values)
-
-    def ends_row(self, token: Tensor, record: Tensor) -> Tensor:
-        """[n] bool: the token ends its row on the device (end ids, unless ignored; logits not
-        finite)."""
-        ended = self.ends[token.clamp(min=0)] & (record[:, columns.IGNORE_EOS] == 0)
-        return ended | (token < 0)
 
 
 def _seen_mask(sequence: Sequence, vocab_size: int) -> np.ndarray:

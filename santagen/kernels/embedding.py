@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from santagen.kernels.triton_support import runs_triton
+
 
 def embed(ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor) -> Tensor:
     """ids, positions [T] int64 or int32, in range; wte [V, E], wpe [P, E]; returns [T, E]."""
-    from santagen.kernels.embedding_triton import launch
+    if runs_triton(ids):
+        from santagen.kernels.embedding_triton import launch
 
-    return launch(ids, positions, wte, wpe)
+        return launch(ids, positions, wte, wpe)
+    return embed_reference(ids, positions, wte, wpe)
 
 
 def embed_reference(ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor) -> Tensor:

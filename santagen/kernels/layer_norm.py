@@ -3,14 +3,18 @@
     sum = x + bias_of_x + residual          in float32, rounded once to x's type
     normed = (sum - mean) / sqrt(var + eps) * weight + bias      in float32 from the rounded sum
 
-A row's bits depend on no other row. `add_layer_norm` launches the Triton kernel;
-`add_layer_norm_reference` is its plain torch twin.
+A row's bits depend on no other row. `add_layer_norm` launches the Triton kernel on CUDA, else it is
+`add_layer_norm_reference`, the plain torch twin.
 """
 
 from __future__ import annotations
 
 import torch.nn.functional as F
 from torch import Tensor
+
+from santagen.kernels.triton_support import runs_triton
+
+MAX_WIDTH = 8192  # of the Triton kernel, which holds a row in registers
 
 
 def add_layer_norm(
@@ -21,13 +25,15 @@ def add_layer_norm(
     bias: Tensor,
     eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """(normed, sum), both [T, E] of x's type; E up to 8192, rows of x and residual may be strided.
+    """(normed, sum), both [T, E] of x's type; rows of x and residual may be strided.
 
     Without residual and bias_of_x the sum is x itself, not a copy.
     """
-    from santagen.kernels.layer_norm_triton import launch
+    if runs_triton(x) and x.shape[1] <= MAX_WIDTH:
+        from santagen.kernels.layer_norm_triton import launch
 
-    return launch(x, residual, bias_of_x, weight, bias, eps)
+        return launch(x, residual, bias_of_x, weight, bias, eps)
+    return add_layer_norm_reference(x, residual, bias_of_x, weight, bias, eps)
 
 
 def add_layer_norm_reference(

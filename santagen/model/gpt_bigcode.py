@@ -18,6 +18,7 @@ from santagen.checkpoint.weights import Weights
 from santagen.config import ModelConfig
 from santagen.distributed import TensorParallel
 from santagen.errors import SantagenError
+from santagen.kernels.embedding import embed
 from santagen.model.attention import AttentionBackend, KVCache, Seqlen, select_attention
 from santagen.model.layers import (
     FastLayerNorm,
@@ -25,7 +26,6 @@ from santagen.model.layers import (
     TensorParallelEmbedding,
     TensorParallelHead,
     TensorParallelRowLinear,
-    activation,
 )
 
 
@@ -130,14 +130,12 @@ class FlashMQAttention(nn.Module):
         query = query.view(tokens, self.num_heads, size)
         key = key.view(tokens, self.num_kv_heads, size)
         value = value.view(tokens, self.num_kv_heads, size)
-        if prefill_cache_indices is None:
-            attention.write(cache, key, value, slots)
+        if not prefill:
+            out = attention.decode(query, key, value, cache, slots, plan, self.scale)
         else:
-            attention.write(cache, key[prefill_cache_indices], value[prefill_cache_indices], slots)
-        if prefill:
+            kept = slice(None) if prefill_cache_indices is None else prefill_cache_indices
+            attention.write(cache, key[kept], value[kept], slots)
             out = attention.prefill(query, key, value, cache, plan, self.scale)
-        else:
-            out = attention.decode(query, cache, plan, self.scale)
         return self.c_proj(out.reshape(tokens, self.num_heads * size))
 
 
@@ -154,12 +152,13 @@ class MLP(nn.Module):
                 f"Choose a tensor-parallel size that divides {config.n_inner}.",
             )
         own = parallel.share(config.n_inner)
-        self.c_fc = TensorParallelColumnLinear.load(f"{prefix}.c_fc", weights, [own])
+        self.c_fc = TensorParallelColumnLinear.load(
+            f"{prefix}.c_fc", weights, [own], config.activation
+        )
         self.c_proj = TensorParallelRowLinear.load(f"{prefix}.c_proj", weights, own, parallel)
-        self.act = activation(config.activation)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.c_proj(self.act(self.c_fc(hidden)))
+        return self.c_proj(self.c_fc(hidden))
 
 
 class Block(nn.Module):
@@ -215,8 +214,10 @@ class FlashSantacoderModel(nn.Module):
         prefill: bool,
         prefill_cache_indices: Tensor | None,
     ) -> Tensor:
-        hidden = self.wte(input_ids) + self.wpe(position_ids)
-        hidden = self.parallel.all_reduce(hidden)
+        if self.parallel.world_size == 1:
+            hidden = embed(input_ids, position_ids, self.wte.weight, self.wpe.weight)
+        else:
+            hidden = self.parallel.all_reduce(self.wte(input_ids) + self.wpe(position_ids))
         residual: Tensor | None = None
         for block, cache in zip(self.h, kv_cache, strict=True):
             hidden, residual = block(

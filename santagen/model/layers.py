@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from santagen.checkpoint.weights import Weights
 from santagen.config import TANH_GELUS
 from santagen.distributed import TensorParallel
+from santagen.kernels.layer_norm import add_layer_norm
 
 # torch's CPU products give a row the same bits for any number of rows that is a multiple of this.
 CPU_ROW_MULTIPLE = 4
@@ -31,27 +32,45 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
 
 
 class Linear(nn.Module):
-    """y = x W^T + b, with bits that don't depend on the number of rows on the CPU."""
+    """y = act(x W^T + b), with bits that don't depend on the number of rows on the CPU.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    `act` names an activation_function; None is none.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, act: str | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.act = None if act is None else activation(act)
+        self.gelu_in_epilogue = (
+            act in TANH_GELUS
+            and bias is not None
+            and weight.device.type == "cuda"
+            and weight.dtype != torch.float32
+        )
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.gelu_in_epilogue and self.bias is not None:  # applied to the float32 sums, without a pass over memory
+            return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
         rows = x.shape[0]
         if x.device.type == "cpu" and rows % CPU_ROW_MULTIPLE:
             x = F.pad(x, (0, 0, 0, -rows % CPU_ROW_MULTIPLE))
-            return F.linear(x, self.weight, self.bias)[:rows]
-        return F.linear(x, self.weight, self.bias)
+        y = F.linear(x, self.weight, self.bias)[:rows]
+        return y if self.act is None else self.act(y)
 
 
 class TensorParallelColumnLinear(Linear):
     """A product whose outputs are sharded: `out` lists this rank's row ranges of the weight."""
 
     @classmethod
-    def load(cls, prefix: str, weights: Weights, out: Sequence[tuple[int, int]]) -> Linear:
-        return cls(*weights.get_linear(prefix, out=out))
+    def load(
+        cls,
+        prefix: str,
+        weights: Weights,
+        out: Sequence[tuple[int, int]],
+        act: str | None = None,
+    ) -> Linear:
+        return cls(*weights.get_linear(prefix, out=out), act)
 
 
 class TensorParallelRowLinear(Linear):
@@ -122,6 +141,4 @@ class FastLayerNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        if residual is not None:
-            x = x + residual
-        return F.layer_norm(x, (x.shape[-1],), self.weight, self.bias, self.eps), x
+        return add_layer_norm(x, residual, None, self.weight, self.bias, self.eps)

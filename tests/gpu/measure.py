@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--attention", default="auto")
     parser.add_argument("--shape", default="santacoder", choices=["santacoder", "starcoder"])
     parser.add_argument("--max-num-seqs", type=int, default=1024)
+    parser.add_argument("--block-size", type=int)
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--profile", action="store_true")
@@ -66,6 +67,7 @@ def main() -> None:
         str(path),
         attention=arguments.attention,
         max_num_seqs=arguments.max_num_seqs,
+        block_size=arguments.block_size,
         enforce_eager=arguments.eager,
     )
     torch.cuda.synchronize()

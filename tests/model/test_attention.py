@@ -74,7 +74,11 @@ class Case:
         seqlen = Seqlen(torch.ones_like(length), length - 1)
         plan = backend.plan(seqlen, self.tables[rows], int(length.max()), decode=True)
         query = torch.stack([self.query[r][-1] for r in rows])
-        return backend.decode(query, self.filled(backend), plan, self.scale)
+        key = torch.stack([self.key[r][-1] for r in rows])
+        value = torch.stack([self.value[r][-1] for r in rows])
+        slots = torch.cat([self.slots(r, self.lengths[r] - 1, self.lengths[r]) for r in rows])
+        cache = self.filled(backend)
+        return backend.decode(query, key, value, cache, slots, plan, self.scale)
 
 
 LENGTHS = [1, 37, 16, 70, 17, 130, 5]

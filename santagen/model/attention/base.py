@@ -2,7 +2,7 @@
 
     write:    K and V of the new tokens -> their slots of the paged cache
     prefill:  packed prompts, causal; with a cached prefix the mask is aligned bottom-right
-    decode:   one new token per sequence against its whole context
+    decode:   one new token per sequence against its whole context, its K and V written first
 
 A slot is block * block_size + offset. Block 0 belongs to nobody: padding and finished rows write
 there. Backends own the memory layout of their cache; nothing outside reads it but block copies
@@ -87,8 +87,18 @@ class AttentionBackend(Protocol):
         shape."""
         ...
 
-    def decode(self, query: Tensor, cache: KVCache, plan: Any, scale: float) -> Tensor:
-        """query: [sequences, n_head, head_dim]. Returns its shape."""
+    def decode(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cache: KVCache,
+        slots: Tensor,
+        plan: Any,
+        scale: float,
+    ) -> Tensor:
+        """query: [sequences, n_head, head_dim]; key, value, slots of the new tokens as in `write`.
+        Returns query's shape."""
         ...
 
 

@@ -136,7 +136,17 @@ class CpuAttention:
             out[group.tokens[group.keep]] = result[group.keep]
         return out
 
-    def decode(self, query: Tensor, cache: KVCache, plan: list[TileGroup], scale: float) -> Tensor:
+    def decode(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cache: KVCache,
+        slots: Tensor,
+        plan: list[TileGroup],
+        scale: float,
+    ) -> Tensor:
+        self.write(cache, key, value, slots)
         return _attend(query, cache, plan[0], scale).squeeze(1)
 
 

@@ -82,7 +82,17 @@ class FlashAttention:
         out = self._fa3_varlen(query, key, value, **common)
         return out[0] if isinstance(out, tuple) else out
 
-    def decode(self, query: Tensor, cache: KVCache, plan: FlashPlan, scale: float) -> Tensor:
+    def decode(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cache: KVCache,
+        slots: Tensor,
+        plan: FlashPlan,
+        scale: float,
+    ) -> Tensor:
+        self.write(cache, key, value, slots)
         out = self._with_cache(
             query.unsqueeze(1),
             cache[0],

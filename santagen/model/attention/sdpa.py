@@ -78,7 +78,17 @@ class SdpaAttention:
         out[plan.tokens[plan.keep]] = padded[plan.keep]
         return out
 
-    def decode(self, query: Tensor, cache: KVCache, plan: SdpaPlan, scale: float) -> Tensor:
+    def decode(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cache: KVCache,
+        slots: Tensor,
+        plan: SdpaPlan,
+        scale: float,
+    ) -> Tensor:
+        self.write(cache, key, value, slots)
         return self._attend(query, cache, plan, scale).squeeze(1)
 
     def _attend(self, query: Tensor, cache: KVCache, plan: SdpaPlan, scale: float) -> Tensor:

@@ -11,11 +11,14 @@ import torch
 
 from santagen.config import ModelConfig
 from santagen.errors import SantagenError
+from santagen.kernels.triton_support import has_triton, interpreted
 from santagen.model.attention.base import AttentionBackend
 from santagen.model.attention.cpu import CpuAttention
+from santagen.model.attention.flash import FlashAttention
 from santagen.model.attention.sdpa import SdpaAttention
+from santagen.model.attention.triton import TritonAttention
 
-CHOICES = ("auto", "flash", "torch")
+CHOICES = ("auto", "flash", "triton", "torch")
 
 
 @dataclass(frozen=True)
@@ -58,33 +61,51 @@ def _select(
         raise SantagenError(
             f"--attention {choice} is not known.", f"Choose one of {', '.join(CHOICES)}."
         )
-    if device.type == "cpu":
-        if choice == "flash":
+    if device.type == "cpu" and not (choice == "triton" and interpreted()):
+        if choice in ("flash", "triton"):
             raise SantagenError(
-                "--attention flash needs a CUDA device; this run is on the CPU.",
+                f"--attention {choice} needs a CUDA device; this run is on the CPU.",
                 "Use --attention torch, or --device cuda on a machine with a GPU.",
             )
         return Selection(CpuAttention(), "attention torch: the block-wise CPU form")
     if choice == "torch":
         return Selection(SdpaAttention(), "attention torch: asked for")
-    backend, why = _flash(device, dtype, config.n_head, config.n_kv_head, config.head_dim)
-    if backend is not None:
-        return Selection(backend, why)
+    if choice == "triton":
+        if not has_triton():
+            raise SantagenError(
+                "--attention triton can't run here: Triton does not import.",
+                "pip install triton, or use --attention torch.",
+            )
+        return Selection(TritonAttention(), "attention triton: asked for")
+    flash, why = _flash(device, dtype, config.n_head, config.n_kv_head, config.head_dim)
     if choice == "flash":
-        raise SantagenError(f"--attention flash can't run here: {why}.", "Use --attention torch.")
-    return Selection(SdpaAttention(), f"attention torch: flash-attn is faster, but {why}")
+        if flash is None:
+            raise SantagenError(
+                f"--attention flash can't run here: {why}.",
+                "Use --attention triton or --attention torch.",
+            )
+        decode = "FlashAttention-2 decode"
+        return Selection(flash, f"attention flash: {why} prefill, {decode}")
+    if has_triton():
+        prefill = why if flash is not None else f"Triton prefill (not flash-attn: {why})"
+        reason = f"attention triton: {prefill}{' prefill' if flash else ''}, Triton decode"
+        return Selection(TritonAttention(flash=flash), reason)
+    if flash is not None:
+        reason = f"attention flash: {why} prefill, FlashAttention-2 decode (no Triton)"
+        return Selection(flash, reason)
+    return Selection(
+        SdpaAttention(), f"attention torch: flash-attn and Triton are faster, but {why}"
+    )
 
 
 def _flash(
     device: torch.device, dtype: torch.dtype, n_head: int, n_kv_head: int, head_dim: int
-) -> tuple[AttentionBackend | None, str]:
-    """FlashAttention-2, with 3 where it runs: (backend, what is used) or (None, why not)."""
+) -> tuple[FlashAttention | None, str]:
+    """FlashAttention-2, with 3 where it runs: (backend, its prefill) or (None, why not)."""
     if dtype not in (torch.float16, torch.bfloat16):
         return None, f"it takes float16 and bfloat16, not {str(dtype).removeprefix('torch.')}"
     try:
         from flash_attn import flash_attn_varlen_func
-
-        from santagen.model.attention.flash import FlashAttention
     except ImportError as error:
         return None, f"it does not import ({error}); pip install 'santagen[cuda]'"
     shape = (device, dtype, n_head, n_kv_head, head_dim)
@@ -94,16 +115,11 @@ def _flash(
     try:
         from flash_attn_interface import flash_attn_varlen_func as fa3_varlen
     except ImportError as error:
-        return FlashAttention(), f"attention flash: FlashAttention-2 (no FlashAttention-3: {error})"
+        return FlashAttention(), f"FlashAttention-2 (no FlashAttention-3: {error})"
     broken = _probe(fa3_varlen, *shape)
     if broken:
-        return (
-            FlashAttention(),
-            f"attention flash: FlashAttention-2 (FlashAttention-3 fails here: {broken})",
-        )
-    return FlashAttention(
-        fa3_varlen=fa3_varlen
-    ), "attention flash: FlashAttention-3 prefill, FlashAttention-2 decode"
+        return FlashAttention(), f"FlashAttention-2 (FlashAttention-3 fails here: {broken})"
+    return FlashAttention(fa3_varlen=fa3_varlen), "FlashAttention-3"
 
 
 def _probe(
