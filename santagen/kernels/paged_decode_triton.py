@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 LOG2_E = 1.4426950408889634
+MAX_SPLITS = 64
 
 
 @triton.jit
@@ -31,16 +32,17 @@ def block_of(table_ptr, first, stop, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.const
         return tl.load(table_ptr + n // BLOCK_SIZE, mask=n < stop, other=0).to(tl.int64)
 
 
-@triton.jit
+# one compilation serves every number of shares
+@triton.jit(do_not_specialize=["splits"])
 def _decode_kernel(
     out_ptr, part_ptr, lse_ptr, counter_ptr, q_ptr, k_cache_ptr, v_cache_ptr, table_ptr, length_ptr,
     k_new_ptr, v_new_ptr, slot_ptr, scale_log2, out_row, out_head, q_row, q_head, k_block, k_token,
     k_head, v_block, v_token, v_head, table_row, k_new_row, k_new_head, v_new_row, v_new_head,
-    GROUP, SPLITS: tl.constexpr, SPLITS_PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    splits, GROUP, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     D: tl.constexpr, GROUP_PADDED: tl.constexpr, D_PADDED: tl.constexpr, BLOCK_N: tl.constexpr,
     FUSED: tl.constexpr, COUNTED: tl.constexpr, PRECISION: tl.constexpr,
 ):
-    """Grid [B, Hkv, SPLITS]. Float32 part [B, H, SPLITS, D], lse [B, H, SPLITS]."""
+    """Grid [B, Hkv, splits]. Float32 part [B, H, splits, D], lse [B, H, splits]."""
     row = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -54,7 +56,7 @@ def _decode_kernel(
     cached = length
     if FUSED:
         cached = tl.maximum(length - 1, 0)
-    share = tl.maximum(tl.cdiv(tl.cdiv(cached, SPLITS), BLOCK_N), 1) * BLOCK_N
+    share = tl.maximum(tl.cdiv(tl.cdiv(cached, splits), BLOCK_N), 1) * BLOCK_N
     start = split * share
     stop = tl.minimum(start + share, cached)
 
@@ -108,11 +110,11 @@ def _decode_kernel(
 
     acc = acc / tl.where(total > 0, total, 1.0)[:, None]
     out_at = out_ptr + row * out_row + heads[:, None] * out_head + d[None, :]
-    if SPLITS == 1:
+    if not SPLIT:
         tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=mask)
     else:
         lse = tl.where(total > 0, top + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
-        parts = (row * tl.num_programs(1) * GROUP + heads) * SPLITS
+        parts = (row * tl.num_programs(1) * GROUP + heads) * splits
         tl.store(lse_ptr + parts + split, lse, mask=in_group)
         part_at = part_ptr + parts[:, None] * D + d[None, :]
         tl.store(part_at + split * D, acc, mask=mask & (total > 0)[:, None])
@@ -124,17 +126,17 @@ def _decode_kernel(
                 if tl.atomic_add(counter_ptr, 1, sem="acq_rel") == active - 1:
                     tl.store(counter_ptr, 0)  # for the next launch
                     acc = _combine(
-                        part_at, lse_ptr + parts, active, in_group, mask, SPLITS_PADDED, D
+                        part_at, lse_ptr + parts, active, in_group, mask, MAX_SPLITS, D
                     )
                     tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def _combine(
-    part_at, lse_at, active, in_group, mask, SPLITS_PADDED: tl.constexpr, D: tl.constexpr
+    part_at, lse_at, active, in_group, mask, MAX_SPLITS: tl.constexpr, D: tl.constexpr
 ):
     """The `active` first shares of a group's heads. The first-level cache may hold older ones."""
-    split = tl.arange(0, SPLITS_PADDED)
+    split = tl.arange(0, MAX_SPLITS)
     lse = tl.load(
         lse_at[:, None] + split[None, :], mask=in_group[:, None] & (split < active)[None, :],
         other=float("-inf"), cache_modifier=".cg",
@@ -151,18 +153,18 @@ def _combine(
     return acc / tl.where(total > 0, total, 1.0)[:, None]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _combine_kernel(
-    out_ptr, part_ptr, lse_ptr, out_row, out_head,
-    SPLITS: tl.constexpr, SPLITS_PADDED: tl.constexpr, D: tl.constexpr, D_PADDED: tl.constexpr,
+    out_ptr, part_ptr, lse_ptr, out_row, out_head, splits,
+    MAX_SPLITS: tl.constexpr, D: tl.constexpr, D_PADDED: tl.constexpr,
 ):
     """Grid [B, H]: the shares of one head, weighted by their softmax sums; no share gives 0."""
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
-    split = tl.arange(0, SPLITS_PADDED)
+    split = tl.arange(0, MAX_SPLITS)
     d = tl.arange(0, D_PADDED)
-    parts = (row * tl.num_programs(1) + head) * SPLITS + split
-    lse = tl.load(lse_ptr + parts, mask=split < SPLITS, other=float("-inf"))
+    parts = (row * tl.num_programs(1) + head) * splits + split
+    lse = tl.load(lse_ptr + parts, mask=split < splits, other=float("-inf"))
     used = lse > float("-inf")
     top = tl.max(lse, 0)
     weight = tl.where(used, tl.exp2(lse - top), 0.0)
@@ -205,7 +207,7 @@ def decode(
     """As kernels.paged_attention.paged_mqa_decode. `config` overrides tile_config."""
     rows, heads, size = q.shape
     block_size, kv_heads = k_cache.shape[1:3]
-    assert heads % kv_heads == 0 and block_size % 16 == 0 and num_splits >= 1
+    assert heads % kv_heads == 0 and block_size % 16 == 0 and 1 <= num_splits <= MAX_SPLITS
     assert q.stride(2) == k_cache.stride(3) == v_cache.stride(3) == block_table.stride(1) == 1
     if out is None:
         out = torch.empty((rows, heads, size), dtype=q.dtype, device=q.device)
@@ -231,8 +233,8 @@ def decode(
         context_len, k_new, v_new, slot, scale * LOG2_E, out.stride(0), out.stride(1),
         q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
         block_table.stride(0), k_new.stride(0), k_new.stride(1),
-        v_new.stride(0), v_new.stride(1), group,
-        SPLITS=num_splits, SPLITS_PADDED=triton.next_power_of_2(num_splits),
+        v_new.stride(0), v_new.stride(1), num_splits, group,
+        SPLIT=num_splits > 1, MAX_SPLITS=MAX_SPLITS,
         BLOCK_SIZE=block_size, D=size,
         GROUP_PADDED=max(16, triton.next_power_of_2(group)),
         D_PADDED=max(16, triton.next_power_of_2(size)), BLOCK_N=block_n,
@@ -242,8 +244,7 @@ def decode(
     )
     if num_splits > 1 and not counted:
         _combine_kernel[rows, heads](
-            out, part, lse, out.stride(0), out.stride(1),
-            SPLITS=num_splits, SPLITS_PADDED=triton.next_power_of_2(num_splits), D=size,
+            out, part, lse, out.stride(0), out.stride(1), num_splits, MAX_SPLITS=MAX_SPLITS, D=size,
             D_PADDED=triton.next_power_of_2(size), num_warps=4,
         )
     return out

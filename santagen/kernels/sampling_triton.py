@@ -41,6 +41,7 @@ _SPLIT_PROGRAMS = 528  # wanted at once where rows are split: four a multiproces
 # entries a tile, warps, registers a thread: two programs a multiprocessor
 ROW_CONFIG = (2048, 16, 64)
 _SPLIT_BLOCK, _SPLIT_WARPS = 1024, 4
+MAX_SPLITS = tl.constexpr(128)  # 49,152 entries are 48 tiles
 
 
 @triton.jit
@@ -136,16 +137,16 @@ def _settle(
     return candidate
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _row_kernel(
     token_ptr, logits_ptr, logits_stride, position_ptr, position_stride, key_ptr, key_stride,
     key_step, temperature_ptr, temperature_stride, top_k_ptr, top_k_stride, top_p_ptr, top_p_stride,
-    min_p_ptr, min_p_stride, allowed_ptr, float_ptr, id_ptr, mass_ptr, vocab_size,
-    SPLITS: tl.constexpr, SPLITS_PADDED: tl.constexpr, RANDOM: tl.constexpr, TOP_K: tl.constexpr,
+    min_p_ptr, min_p_stride, allowed_ptr, float_ptr, id_ptr, mass_ptr, vocab_size, splits,
+    SPLIT: tl.constexpr, RANDOM: tl.constexpr, TOP_K: tl.constexpr,
     TOP_P: tl.constexpr, MIN_P: tl.constexpr, HAS_ALLOWED: tl.constexpr, BY_FMA: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Grid [B]: a row's token. SPLITS > 0 takes up what the split kernels found."""
+    """Grid [B]: a row's token. SPLIT takes up what the split kernels found."""
     row = tl.program_id(0).to(tl.int64)
     row_ptr, temperature, reciprocal, random, position, k0, k1 = _load_row(
         logits_ptr, logits_stride, position_ptr, position_stride, key_ptr, key_stride, key_step,
@@ -153,18 +154,18 @@ def _row_kernel(
     )
     total = tl.full((), 0, tl.int64)
     before = tl.full((), 0, tl.int64)
-    if SPLITS == 0:
+    if not SPLIT:
         largest, lowest, _, candidate = scan(
             row_ptr, allowed_ptr, temperature, reciprocal, position, k0, k1, 0, vocab_size,
             vocab_size, random, RANDOM, TOP_K, HAS_ALLOWED, BY_FMA, BLOCK,
         )
     else:
-        largest, lowest, candidate = _gather(float_ptr, id_ptr, row, SPLITS, SPLITS_PADDED)
+        largest, lowest, candidate = _gather(float_ptr, id_ptr, row, splits)
         if TOP_P:
-            part = tl.arange(0, SPLITS_PADDED)
-            masses = mass_ptr + row * (2 * SPLITS) + part
-            total = tl.sum(tl.load(masses, mask=part < SPLITS, other=0), 0)
-            before = tl.sum(tl.load(masses + SPLITS, mask=part < SPLITS, other=0), 0)
+            part = tl.arange(0, MAX_SPLITS)
+            masses = mass_ptr + row * (2 * splits) + part
+            total = tl.sum(tl.load(masses, mask=part < splits, other=0), 0)
+            before = tl.sum(tl.load(masses + splits, mask=part < splits, other=0), 0)
     finite = tl.abs(largest) < float("inf")
     token = candidate
     if RANDOM and (TOP_K or TOP_P or MIN_P):
@@ -176,59 +177,58 @@ def _row_kernel(
             token = _settle(
                 row_ptr, allowed_ptr, temperature, reciprocal, position, k0, k1, vocab_size,
                 largest, lowest, candidate, total, before, top_k, top_p, min_p,
-                TOP_K, TOP_P, MIN_P, SPLITS > 0, HAS_ALLOWED, BY_FMA, BLOCK,
+                TOP_K, TOP_P, MIN_P, SPLIT, HAS_ALLOWED, BY_FMA, BLOCK,
             )
     tl.store(token_ptr + row, tl.where(finite, token, -1).to(tl.int64))
 
 
 @triton.jit
-def _gather(float_ptr, id_ptr, row, SPLITS: tl.constexpr, SPLITS_PADDED: tl.constexpr):
-    """(largest, lowest, candidate) from a row's parts: floats [B, 3, SPLITS], ids [B, SPLITS]."""
-    part = tl.arange(0, SPLITS_PADDED)
-    mask = part < SPLITS
-    floats = float_ptr + row * (3 * SPLITS) + part
+def _gather(float_ptr, id_ptr, row, splits):
+    """(largest, lowest, candidate) from a row's parts: floats [B, 3, splits], ids [B, splits]."""
+    part = tl.arange(0, MAX_SPLITS)
+    mask = part < splits
+    floats = float_ptr + row * (3 * splits) + part
     largest = tl.max(tl.load(floats, mask=mask, other=float("-inf")), 0)
-    lowest = tl.min(tl.load(floats + SPLITS, mask=mask, other=float("inf")), 0)
-    score = tl.load(floats + 2 * SPLITS, mask=mask, other=float("-inf"))
-    ids = tl.load(id_ptr + row * SPLITS + part, mask=mask, other=0x7FFFFFFF)
+    lowest = tl.min(tl.load(floats + splits, mask=mask, other=float("inf")), 0)
+    score = tl.load(floats + 2 * splits, mask=mask, other=float("-inf"))
+    ids = tl.load(id_ptr + row * splits + part, mask=mask, other=0x7FFFFFFF)
     return largest, lowest, first_best(score, ids)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits", "segment"])
 def _scan_kernel(
     float_ptr, id_ptr, logits_ptr, logits_stride, position_ptr, position_stride, key_ptr,
     key_stride, key_step, temperature_ptr, temperature_stride, allowed_ptr, vocab_size,
-    SPLITS: tl.constexpr, SEGMENT: tl.constexpr, RANDOM: tl.constexpr, LOWEST: tl.constexpr,
+    splits, segment, RANDOM: tl.constexpr, LOWEST: tl.constexpr,
     HAS_ALLOWED: tl.constexpr, BY_FMA: tl.constexpr, BLOCK: tl.constexpr,
 ):
-    """Grid [B, SPLITS]: the scan of one segment of a row."""
+    """Grid [B, splits]: the scan of one segment of a row."""
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     row_ptr, temperature, reciprocal, random, position, k0, k1 = _load_row(
         logits_ptr, logits_stride, position_ptr, position_stride, key_ptr, key_stride, key_step,
         temperature_ptr, temperature_stride, row, RANDOM,
     )
-    start = part * SEGMENT
+    start = part * segment
     largest, lowest, best, best_v = scan(
         row_ptr, allowed_ptr, temperature, reciprocal, position, k0, k1, start,
-        tl.minimum(start + SEGMENT, vocab_size), vocab_size, random, RANDOM, LOWEST, HAS_ALLOWED,
+        tl.minimum(start + segment, vocab_size), vocab_size, random, RANDOM, LOWEST, HAS_ALLOWED,
         BY_FMA, BLOCK,
     )
-    floats = float_ptr + row * (3 * SPLITS) + part
+    floats = float_ptr + row * (3 * splits) + part
     tl.store(floats, largest)
-    tl.store(floats + SPLITS, lowest)
-    tl.store(floats + 2 * SPLITS, best)
-    tl.store(id_ptr + row * SPLITS + part, best_v)
+    tl.store(floats + splits, lowest)
+    tl.store(floats + 2 * splits, best)
+    tl.store(id_ptr + row * splits + part, best_v)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits", "segment"])
 def _mass_kernel(
     mass_ptr, float_ptr, id_ptr, logits_ptr, logits_stride, temperature_ptr, temperature_stride,
     top_p_ptr, top_p_stride, allowed_ptr, vocab_size,
-    SPLITS: tl.constexpr, SPLITS_PADDED: tl.constexpr, SEGMENT: tl.constexpr,
-    HAS_ALLOWED: tl.constexpr, BY_FMA: tl.constexpr, BLOCK: tl.constexpr,
+    splits, segment, HAS_ALLOWED: tl.constexpr, BY_FMA: tl.constexpr, BLOCK: tl.constexpr,
 ):
-    """Grid [B, SPLITS]: masses [B, 2, SPLITS] of a segment: all, and before the candidate."""
+    """Grid [B, splits]: masses [B, 2, splits] of a segment: all, and before the candidate."""
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     row_ptr, temperature, reciprocal, random, _, _, _ = _load_row(
@@ -237,19 +237,19 @@ def _mass_kernel(
     )
     total = tl.full((), 0, tl.int64)
     before = tl.full((), 0, tl.int64)
-    largest, _, candidate = _gather(float_ptr, id_ptr, row, SPLITS, SPLITS_PADDED)
+    largest, _, candidate = _gather(float_ptr, id_ptr, row, splits)
     limited = tl.load(top_p_ptr + row * top_p_stride) < 1.0
     if random & limited & (tl.abs(largest) < float("inf")):
-        start = part * SEGMENT
+        start = part * segment
         total, before = mass_of(
             row_ptr, allowed_ptr, temperature, reciprocal, start,
-            tl.minimum(start + SEGMENT, vocab_size), vocab_size, largest, float("-inf"), vocab_size,
+            tl.minimum(start + segment, vocab_size), vocab_size, largest, float("-inf"), vocab_size,
             scaled_at(row_ptr, candidate, temperature, reciprocal, BY_FMA), candidate,
             HAS_ALLOWED, BY_FMA, BLOCK,
         )
-    masses = mass_ptr + row * (2 * SPLITS) + part
+    masses = mass_ptr + row * (2 * splits) + part
     tl.store(masses, total)
-    tl.store(masses + SPLITS, before)
+    tl.store(masses + splits, before)
 
 
 def sample_triton(
@@ -284,10 +284,9 @@ def sample_triton(
     block = max(block, triton.next_power_of_2(-(-vocab_size // 255)))
     tiles = -(-vocab_size // _SPLIT_BLOCK)
     if splits is None:
-        splits = min(tiles, -(-_SPLIT_PROGRAMS // rows)) if rows < SPLIT_BELOW else 0
+        splits = min(tiles, MAX_SPLITS.value, -(-_SPLIT_PROGRAMS // rows)) if rows < SPLIT_BELOW else 0
     segment = _SPLIT_BLOCK * -(-tiles // splits) if splits else 0
     splits = -(-vocab_size // segment) if segment else 0
-    padded = triton.next_power_of_2(max(splits, 1))
     floats = torch.empty((rows, 3, splits), dtype=torch.float32, device=logits.device)
     ids = torch.empty((rows, splits), dtype=torch.int32, device=logits.device)
     masses = torch.empty((rows, 2, splits), dtype=torch.int64, device=logits.device)
@@ -304,20 +303,19 @@ def sample_triton(
         "MIN_P": any_random and any_min_p,
     }
     if splits:
-        split = {"SPLITS": splits, "SEGMENT": segment, "BLOCK": _SPLIT_BLOCK, **common}
+        split = {"BLOCK": _SPLIT_BLOCK, **common}
         _scan_kernel[rows, splits](
-            floats, ids, logits, logits.stride(0), *scores, mask, vocab_size,
-            RANDOM=any_random, LOWEST=filters["TOP_K"], **split, num_warps=_SPLIT_WARPS,
+            floats, ids, logits, logits.stride(0), *scores, mask, vocab_size, splits,
+            segment, RANDOM=any_random, LOWEST=filters["TOP_K"], **split, num_warps=_SPLIT_WARPS,
         )
         if filters["TOP_P"]:
             _mass_kernel[rows, splits](
                 masses, floats, ids, logits, logits.stride(0), temperature, temperature.stride(0),
-                *top_p_column, mask, vocab_size,
-                SPLITS_PADDED=padded, **split, num_warps=_SPLIT_WARPS,
+                *top_p_column, mask, vocab_size, splits, segment, **split, num_warps=_SPLIT_WARPS,
             )
     _row_kernel[rows,](
         token, logits, logits.stride(0), *scores, top_k, top_k.stride(0), *top_p_column, min_p,
-        min_p.stride(0), mask, floats, ids, masses, vocab_size, SPLITS=splits, SPLITS_PADDED=padded,
+        min_p.stride(0), mask, floats, ids, masses, vocab_size, splits, SPLIT=splits > 0,
         RANDOM=any_random, **filters, BLOCK=block, **common, num_warps=warps, maxnreg=registers,
     )
     return token

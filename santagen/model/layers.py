@@ -50,7 +50,7 @@ class Linear(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.gelu_in_epilogue and self.bias is not None:  # applied to the float32 sums, without a pass over memory
+        if self.gelu_in_epilogue and self.bias is not None:  # on the float32 sums, in registers
             return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
         rows = x.shape[0]
         if x.device.type == "cpu" and rows % CPU_ROW_MULTIPLE:

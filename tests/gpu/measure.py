@@ -25,10 +25,10 @@ from tests.gpu.random_model import SANTACODER, STARCODER, write_random_model
 
 
 def requests(
-    count: int, prompt: int, new: int, temperature: float, vocab: int, n: int
+    count: int, prompt: int, new: int, temperature: float, vocab: int, n: int, seed: int = 1
 ) -> list[Request]:
-    """Distinct random prompts; top_p 0.95 where sampled."""
-    generator = torch.Generator().manual_seed(1)
+    """Distinct random prompts, others for each seed; top_p 0.95 where sampled."""
+    generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, vocab, (count, prompt), generator=generator).tolist()
     params = SamplingParams(
         max_tokens=new,
@@ -78,8 +78,8 @@ def main() -> None:
         match = re.fullmatch(r"(\d+)(?:n(\d+))?x(\d+)\+(\d+)(?:@([\d.]+))?", text)
         assert match, text
         count, n, prompt, new = int(match[1]), int(match[2] or 1), int(match[3]), int(match[4])
-        work = requests(count, prompt, new, float(match[5] or 0), vocab, n)
-        for _ in range(arguments.repeat):
+        for number in range(arguments.repeat):  # new prompts: cached prefixes would help
+            work = requests(count, prompt, new, float(match[5] or 0), vocab, n, number + 2)
             seconds, tokens = run(llm, work)
             print(
                 f"{text:24} {tokens:9,} tokens {seconds:8.2f} s {tokens / seconds:10,.0f} tok/s",
@@ -111,11 +111,14 @@ def profile(llm: LLM, work: list[Request]) -> None:
     ]
     with profiler(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as record:
         run(llm, short)
-    print(
-        record.key_averages().table(
-            sort_by="self_cuda_time_total", row_limit=22, max_name_column_width=60
-        )
-    )
+    kernels = [event for event in record.key_averages() if event.self_device_time_total > 0]
+    kernels = [event for event in kernels if not event.key.startswith("aten::")]
+    kernels.sort(key=lambda event: -event.self_device_time_total)
+    whole = sum(event.self_device_time_total for event in kernels)
+    print(f"kernels of {len(short)} rows x 24 tokens: {whole / 1000:.2f} ms")
+    for event in kernels[:20]:
+        total, mean = event.self_device_time_total, event.self_device_time_total / event.count
+        print(f"  {total / 1000:9.2f} ms {mean:9.1f} us x {event.count:5} {event.key[:70]}")
 
 
 if __name__ == "__main__":
