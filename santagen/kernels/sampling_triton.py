@@ -284,7 +284,8 @@ def sample_triton(
     block = max(block, triton.next_power_of_2(-(-vocab_size // 255)))
     tiles = -(-vocab_size // _SPLIT_BLOCK)
     if splits is None:
-        splits = min(tiles, MAX_SPLITS.value, -(-_SPLIT_PROGRAMS // rows)) if rows < SPLIT_BELOW else 0
+        wanted = min(tiles, MAX_SPLITS.value, -(-_SPLIT_PROGRAMS // rows))
+        splits = wanted if rows < SPLIT_BELOW else 0
     segment = _SPLIT_BLOCK * -(-tiles // splits) if splits else 0
     splits = -(-vocab_size // segment) if segment else 0
     floats = torch.empty((rows, 3, splits), dtype=torch.float32, device=logits.device)
