@@ -115,16 +115,19 @@ class FlashMQAttention(nn.Module):
 
     def forward(
         self,
+        norm: FastLayerNorm,
         hidden: Tensor,
+        residual: Tensor | None,
         cache: KVCache,
         attention: AttentionBackend,
         plan: Any,
         slots: Tensor,
         prefill: bool,
         prefill_cache_indices: Tensor | None,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
+        """(attention of norm(hidden + residual), hidden + residual)."""
         tokens, size = hidden.shape[0], self.head_size
-        qkv = self.c_attn(hidden)
+        qkv, residual = self.c_attn.after_norm(norm, hidden, residual)
         kv_width = self.num_kv_heads * size
         query, key, value = qkv.split([self.num_heads * size, kv_width, kv_width], dim=1)
         query = query.view(tokens, self.num_heads, size)
@@ -136,7 +139,7 @@ class FlashMQAttention(nn.Module):
             kept = slice(None) if prefill_cache_indices is None else prefill_cache_indices
             attention.write(cache, key[kept], value[kept], slots)
             out = attention.prefill(query, key, value, cache, plan, self.scale)
-        return self.c_proj(out.reshape(tokens, self.num_heads * size))
+        return self.c_proj(out.reshape(tokens, self.num_heads * size)), residual
 
 
 class MLP(nn.Module):
@@ -157,8 +160,12 @@ class MLP(nn.Module):
         )
         self.c_proj = TensorParallelRowLinear.load(f"{prefix}.c_proj", weights, own, parallel)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.c_proj(self.c_fc(hidden))
+    def forward(
+        self, norm: FastLayerNorm, hidden: Tensor, residual: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """(MLP of norm(hidden + residual), hidden + residual)."""
+        inner, residual = self.c_fc.after_norm(norm, hidden, residual)
+        return self.c_proj(inner), residual
 
 
 class Block(nn.Module):
@@ -177,10 +184,8 @@ class Block(nn.Module):
     def forward(
         self, hidden: Tensor, residual: Tensor | None, *attention_arguments: Any
     ) -> tuple[Tensor, Tensor]:
-        hidden, residual = self.ln_1(hidden, residual)
-        hidden = self.attn(hidden, *attention_arguments)
-        hidden, residual = self.ln_2(hidden, residual)
-        return self.mlp(hidden), residual
+        hidden, residual = self.attn(self.ln_1, hidden, residual, *attention_arguments)
+        return self.mlp(self.ln_2, hidden, residual)
 
 
 class FlashSantacoderModel(nn.Module):

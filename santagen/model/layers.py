@@ -18,6 +18,7 @@ from santagen.checkpoint.weights import Weights
 from santagen.config import TANH_GELUS
 from santagen.distributed import TensorParallel
 from santagen.kernels.layer_norm import add_layer_norm
+from santagen.kernels.row_linear import row_linear, takes_row
 
 # torch's CPU products give a row the same bits for any number of rows that is a multiple of this.
 CPU_ROW_MULTIPLE = 4
@@ -42,6 +43,7 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.act = None if act is None else activation(act)
+        self.gelu_or_none = act is None or act in TANH_GELUS
         self.gelu_in_epilogue = (
             act in TANH_GELUS
             and bias is not None
@@ -50,6 +52,8 @@ class Linear(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.gelu_or_none and takes_row(x, self.weight, normed=False):
+            return row_linear(x, self.weight, self.bias, self.act is not None)[0]
         if self.gelu_in_epilogue and self.bias is not None:  # on the float32 sums, in registers
             return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
         rows = x.shape[0]
@@ -57,6 +61,16 @@ class Linear(nn.Module):
             x = F.pad(x, (0, 0, 0, -rows % CPU_ROW_MULTIPLE))
         y = F.linear(x, self.weight, self.bias)[:rows]
         return y if self.act is None else self.act(y)
+
+    def after_norm(
+        self, norm: FastLayerNorm, x: Tensor, residual: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """(this product of norm(x + residual), x + residual); a lone row takes one kernel."""
+        if self.gelu_or_none and takes_row(x, self.weight, normed=True):
+            settings = (residual, norm.weight, norm.bias, norm.eps)
+            return row_linear(x, self.weight, self.bias, self.act is not None, settings)
+        normed, total = norm(x, residual)
+        return self(normed), total
 
 
 class TensorParallelColumnLinear(Linear):
