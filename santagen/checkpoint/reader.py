@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from santagen.checkpoint.pickle_header import read_bin_header
 from santagen.checkpoint.safetensors_header import AGAIN, DTYPE_BYTES, TensorInfo, read_header
 from santagen.config import read_json
 from santagen.errors import SantagenError
@@ -81,6 +82,11 @@ class TensorFiles:
 
     def _bytes(self, info: TensorInfo, index: Index | None) -> tuple[np.ndarray, tuple[int, ...]]:
         """The bytes of a part of a tensor, and its shape: one read per contiguous run."""
+        if info.offset < 0:
+            raise SantagenError(
+                f"{info.file} holds a tensor {list(info.shape)} whose elements are not in order.",
+                "Save it again with save_pretrained, which writes tensors in order.",
+            )
         cut = [part.indices(size) for part, size in zip(index or (), info.shape, strict=False)]
         cut += [(0, size, 1) for size in info.shape[len(cut) :]]
         shape = tuple(max(0, stop - start) for start, stop, _ in cut)
@@ -115,8 +121,11 @@ def _read_exactly(descriptor: int, into: memoryview, offset: int, file: str) -> 
         into, offset = into[count:], offset + count
 
 
-def open_checkpoint(directory: Path) -> TensorFiles:
-    """Choose and check the weight files of `directory`; a SantagenError names the file at fault."""
+def open_checkpoint(directory: Path, *, without_torch: bool = False) -> TensorFiles:
+    """Choose and check the weight files of `directory`; a SantagenError names the file at fault.
+
+    `without_torch` takes of a pickled file no more than its header; tensors then come as arrays.
+    """
     if not directory.is_dir():
         raise SantagenError(
             f"{directory} is not a directory.", "Give the folder that holds config.json."
@@ -124,7 +133,10 @@ def open_checkpoint(directory: Path) -> TensorFiles:
     files = TensorFiles(directory)
     for pattern, single, add in (
         ("*.safetensors", "model.safetensors", _add_safetensors),
-        ("pytorch_model*.bin", "pytorch_model.bin", _add_bin),
+        (
+            "pytorch_model*.bin", "pytorch_model.bin",
+            _add_bin_header if without_torch else _add_bin,
+        ),
     ):
         found = sorted(path.name for path in directory.glob(pattern) if path.is_file())
         indexes = sorted(path.name for path in directory.glob(f"{pattern}.index.json"))
@@ -204,6 +216,10 @@ def _add_safetensors(files: TensorFiles, file: str) -> dict[str, TensorInfo]:
     tensors, metadata = read_header(files.directory / file)
     files.metadata.update(metadata)
     return tensors
+
+
+def _add_bin_header(files: TensorFiles, file: str) -> dict[str, TensorInfo]:
+    return read_bin_header(files.directory / file)
 
 
 def _add_bin(files: TensorFiles, file: str) -> dict[str, TensorInfo]:

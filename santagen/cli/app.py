@@ -11,17 +11,19 @@ neither torch nor anything else that is slow.
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature
 from typing import Annotated, Any
 
 import typer
 
 from santagen import __version__
+from santagen.cli.bench_options import BenchOptions
 from santagen.cli.console import report_error
 from santagen.cli.eval_options import EvalOptions
+from santagen.cli.inspect_options import InspectOptions
 from santagen.cli.options import GenerateOptions
 from santagen.cli.panels import PanelCommand
 from santagen.cli.settings import Options, Resolved, Setting, resolve, settings_of
@@ -70,7 +72,7 @@ def command(options: type[Options]) -> Callable[[Callable[[Resolved[Options]], i
             raise typer.Exit(body(resolve(options, name, flags, os.environ)))
 
         parameters = [_parameter(setting) for setting in settings_of(options)]
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         run.__doc__ = body.__doc__
         epilog = (
@@ -83,7 +85,7 @@ def command(options: type[Options]) -> Callable[[Callable[[Resolved[Options]], i
     return register
 
 
-def _parameter(setting: Setting) -> inspect.Parameter:
+def _parameter(setting: Setting) -> Parameter:
     """The setting as Typer sees it: only text to split off the command line, no defaults."""
     kind = setting.kind
     text: Any = bool if kind.flag else list[str] if kind.many else str
@@ -103,9 +105,9 @@ def _parameter(setting: Setting) -> inspect.Parameter:
             show_default=False,
             rich_help_panel=setting.panel,
         )
-    return inspect.Parameter(
+    return Parameter(
         setting.name,
-        inspect.Parameter.KEYWORD_ONLY,
+        Parameter.KEYWORD_ONLY,
         default=None,
         annotation=Annotated[text | None, about],
     )
@@ -130,6 +132,30 @@ def generate(settings: Resolved[GenerateOptions]) -> int:
 def eval(settings: Resolved[EvalOptions]) -> int:
     """Score a model on a task, or a file of samples that anyone made."""
     from santagen.cli.eval import run
+
+    return run(settings)
+
+
+@command(InspectOptions)
+def inspect(settings: Resolved[InspectOptions]) -> int:
+    """Tell what a model holds and what fits, from its headers alone.
+
+    As in santagen inspect MODEL --memory 24GiB. The report goes to standard error, --json to
+    standard output. Exit code 2 says that a run would be refused, and why is printed.
+    """
+    from santagen.cli.inspect import run
+
+    return run(settings)
+
+
+@command(BenchOptions)
+def bench(settings: Resolved[BenchOptions]) -> int:
+    """Measure prefill and decode per batch size, beside the hardware's limit.
+
+    As in santagen bench --random-weights santacoder --batch-sizes 64,1024. The table goes to
+    standard error; --output-json writes every number.
+    """
+    from santagen.cli.bench import run
 
     return run(settings)
 

@@ -19,7 +19,8 @@ class PanelCommand(TyperCommand):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if parameter.param_type_name == "argument":
-                record = (f"{parameter.metavar}...", getattr(parameter, "help", None) or "")
+                several = "..." if parameter.nargs == -1 else ""
+                record = (f"{parameter.metavar}{several}", getattr(parameter, "help", None) or "")
             if record is None:
                 continue
             panel = getattr(parameter, "rich_help_panel", None)
