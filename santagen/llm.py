@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from santagen.checkpoint.random_weights import RandomModel, RandomWeights
 from santagen.checkpoint.source import ModelSource, resolve_model
-from santagen.checkpoint.weights import open_weights
+from santagen.checkpoint.weights import Weights, open_weights
 from santagen.config import EngineConfig, ModelConfig
 from santagen.engine.block_manager import BlockManager
 from santagen.engine.llm_engine import LLMEngine
@@ -52,9 +53,9 @@ class LLM:
             if isinstance(model, ModelSource)
             else resolve_model(model, revision=config.revision, token=config.hf_token)
         )
-        self.config = ModelConfig.from_directory(self.source.path)
-        self.device = _device(config.device)
-        self.dtype, self._dtype_note = _dtype(config.dtype, self.config, self.device)
+        self.config = model_config(self.source)
+        self.device = choose_device(config.device)
+        self.dtype, self._dtype_note = choose_dtype(config.dtype, self.config, self.device)
         self.tokenizer = load_tokenizer(config, self.source, self.config)
         self._build()
 
@@ -63,7 +64,10 @@ class LLM:
         attention = select_attention(
             settings.attention, device, self.dtype, config, settings.block_size
         )
-        weights = open_weights(self.source.path, config, dtype=self.dtype, device=device)
+        if isinstance(self.source, RandomModel):
+            weights: Weights = RandomWeights(config, dtype=self.dtype, device=device)
+        else:
+            weights = open_weights(self.source.path, config, dtype=self.dtype, device=device)
         with torch.inference_mode():
             model = FlashSantacoderForCausalLM("", config, weights, attention.backend).eval()
         self.notes = [attention.reason, *([self._dtype_note] if self._dtype_note else [])]
@@ -159,6 +163,13 @@ class LLM:
         return self.engine.run(requests)
 
 
+def model_config(source: ModelSource) -> ModelConfig:
+    """The shape of a model: a random one brings its own, any other has a config.json."""
+    if isinstance(source, RandomModel):
+        return source.config
+    return ModelConfig.from_directory(source.path)
+
+
 def load_tokenizer(
     settings: EngineConfig, source: ModelSource, config: ModelConfig
 ) -> Tokenizer | None:
@@ -167,7 +178,7 @@ def load_tokenizer(
     path = source.path
     if settings.tokenizer is not None:
         path = resolve_model(settings.tokenizer, revision=None, token=settings.hf_token).path
-    elif not has_tokenizer(path):
+    elif isinstance(source, RandomModel) or not has_tokenizer(path):
         return None
     return Tokenizer.from_directory(path, config)
 
@@ -181,7 +192,8 @@ def _prompt_row(number: int, prompt: str | Sequence[int] | tuple[str, str]) -> P
     return PromptRow(**place, prompt_token_ids=tuple(int(i) for i in prompt))
 
 
-def _device(name: str) -> torch.device:
+def choose_device(name: str) -> torch.device:
+    """The device that --device names; auto is CUDA where torch sees it."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if name not in ("auto", "cuda"):
@@ -194,7 +206,7 @@ def _device(name: str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def _dtype(choice: str, config: ModelConfig, device: torch.device) -> tuple[torch.dtype, str]:
+def choose_dtype(choice: str, config: ModelConfig, device: torch.device) -> tuple[torch.dtype, str]:
     """(dtype, note): auto is float32 on the CPU and the checkpoint's own on CUDA, float16 read as
     bfloat16."""
     if choice != "auto":

@@ -1,0 +1,193 @@
+"""`santagen bench`: how fast a model runs here, beside what the hardware allows.
+
+    card -> probes of the device -> LLM -> one table row per case -> JSON
+
+Only the order of things and what is said about them is decided here; `santagen.bench` measures.
+The table goes to standard error like every table; data is what --output-json asks for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from santagen.bench import report
+from santagen.bench.card import ModelCard, model_card
+from santagen.bench.cases import Case, Result, make_cases
+from santagen.bench.limit import Limit, Rates
+from santagen.cli.bench_options import BenchOptions, sizes
+from santagen.cli.console import Console
+from santagen.cli.describe import plain_settings, show_config, versions
+from santagen.cli.interrupt import Interrupts
+from santagen.cli.model import engine_settings, find_model, output_path
+from santagen.cli.settings import Resolved
+from santagen.errors import SantagenError
+from santagen.io.files import write_atomically
+
+if TYPE_CHECKING:
+    from santagen.bench.measure import Bench
+    from santagen.checkpoint.source import ModelSource
+
+INTERRUPTED = 130
+
+
+def run(settings: Resolved[BenchOptions]) -> int:
+    """The command; returns the exit code."""
+    options = settings.options
+    if options.show_config:
+        print(show_config(settings, "bench"))
+        return 0
+    check_options(options)
+    with Interrupts() as interrupts:
+        return Job(options, Console(options.quiet, options.verbose), interrupts).run()
+
+
+def check_options(options: BenchOptions) -> None:
+    """What can be told before anything is loaded or measured."""
+    if options.quiet and options.verbose:
+        raise SantagenError("--quiet and --verbose exclude each other.", "Give one of them.")
+    if options.warmup < 0:
+        raise SantagenError(f"--warmup is {options.warmup}; it can't be negative.", "0 is none.")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise SantagenError("bench runs in one process.", "Start it without torchrun.")
+    output = output_path(options.output_json)
+    if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
+        raise SantagenError(
+            f"--output-json {output} can't be written: it is a folder, or its folder is missing.",
+            "Name a file in a folder that exists.",
+        )
+
+
+class Job:
+    """One bench: what is known of it, in the order in which it becomes known."""
+
+    def __init__(self, options: BenchOptions, console: Console, interrupts: Interrupts) -> None:
+        self.options, self.console, self.interrupts = options, console, interrupts
+        self.results: list[Result] = []
+        self.interrupted = False
+        self.started = time.monotonic()
+
+    def run(self) -> int:
+        from santagen.bench.probes import device_name, measure_rates
+
+        source = self._source()
+        card, device, dtype, cases = self._plan(source)
+        rates = measure_rates(device, dtype)
+        name = device_name(device)
+        self.console.say(report.rates_line(rates, name, card.dtype))
+        bench = self._bench(source, cases)
+        limit = self._limit(bench, card, rates)
+        try:
+            self._measure(bench, cases, limit)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        with self.interrupts.shielded():
+            self._finish(limit, name, len(cases))
+        if self.interrupted:
+            return INTERRUPTED
+        return 1 if any(result.error is not None for result in self.results) else 0
+
+    def _source(self) -> ModelSource:
+        options = self.options
+        if options.random_weights is None:
+            return find_model(options, self.console)
+        from santagen.checkpoint.random_weights import random_model
+
+        if options.model is not None:
+            self.console.warn(f"--random-weights is given: no weights of {options.model} are read.")
+        return random_model(options.random_weights)
+
+    def _plan(self, source: ModelSource) -> tuple[ModelCard, Any, Any, list[Case]]:
+        """The card, shown; the torch device and dtype; what is to be measured."""
+        from santagen.bench.probes import usable_memory
+        from santagen.llm import choose_device, choose_dtype, model_config
+
+        options, config = self.options, model_config(source)
+        device = choose_device(options.device)
+        dtype, _ = choose_dtype(options.dtype, config, device)
+        chosen = (options.batch_sizes, options.prompt_len, options.output_len)
+        cases = make_cases(device.type, config, *(sizes(c) if c else () for c in chosen))
+        card = model_card(config, source.name, str(dtype).removeprefix("torch."), dtype.itemsize)
+        lengths = {case.length for case in cases} | {config.n_positions}
+        memory = usable_memory(device, options.gpu_memory_utilization)
+        for line in card.lines(memory, tuple(sorted(lengths))):
+            self.console.say(line)
+        return card, device, dtype, cases
+
+    def _bench(self, source: ModelSource, cases: list[Case]) -> Bench:
+        from santagen.bench.measure import Bench, rows_for
+        from santagen.llm import LLM
+
+        options, settings = self.options, engine_settings(self.options)
+        if settings["max_num_seqs"] is None:
+            settings["max_num_seqs"] = rows_for(max(case.batch_size for case in cases))
+        return Bench(
+            lambda: LLM(source, **settings),
+            temperature=options.temperature,
+            top_p=options.top_p,
+            repeat=options.repeat,
+            warmup=options.warmup,
+        )
+
+    def _limit(self, bench: Bench, card: ModelCard, rates: Rates) -> Limit:
+        """Loads the model: its weights as they lie in memory decide the limit."""
+        from santagen.bench.measure import bytes_read
+
+        started = time.monotonic()
+        llm = bench.llm
+        for line in llm.describe():
+            self.console.say(line)
+        self.console.detail(f"ready after {time.monotonic() - started:.1f} s")
+        return Limit(card, rates, bytes_read(llm.engine.runner.model))
+
+    def _measure(self, bench: Bench, cases: list[Case], limit: Limit) -> None:
+        self.console.say(report.header())
+        for case in cases:
+            result = bench.measure(case)
+            self.results.append(result)
+            self.console.say(report.row(result, limit))
+            for note in result.notes():
+                self.console.warn(note)
+
+    def _finish(self, limit: Limit, device: str, wanted: int) -> None:
+        seconds = time.monotonic() - self.started
+        place = self.options.output_json
+        if place is not None:
+            self._write(place, limit, device, seconds)
+        done = f"{len(self.results)} of {wanted} sizes in {seconds:.1f} s"
+        where = f", written to {place}" if output_path(place) is not None else ""
+        if self.interrupted:
+            self.console.warn(f"interrupted after {done}{where}.")
+        else:
+            self.console.say(f"{done}{where}")
+
+    def _write(self, place: str, limit: Limit, device: str, seconds: float) -> None:
+        content = {
+            "versions": versions(),
+            "settings": plain_settings(self.options),
+            "device": {
+                "name": device,
+                **dataclasses.asdict(limit.rates),
+                "bandwidth": limit.rates.bandwidth,
+            },
+            "model": {**limit.card.as_json(), "bytes_read_per_step": limit.read_bytes},
+            "cases": [report.as_json(result, limit) for result in self.results],
+            "seconds": seconds,
+            "interrupted": self.interrupted,
+        }
+        text = json.dumps(content, indent=1) + "\n"
+        path = output_path(place)
+        if path is None:
+            sys.stdout.write(text)
+            return
+        try:
+            write_atomically(path, [text.encode()])
+        except OSError as error:
+            raise SantagenError(
+                f"--output-json {path} can't be written: {error.strerror or error}.",
+                "Check the folder's permissions and the room on its disk.",
+            ) from None

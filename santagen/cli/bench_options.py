@@ -1,0 +1,77 @@
+"""The options of `santagen bench`, one line each; see `cli.options`, whose engine options it has."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from santagen.cli.options import GenerateOptions
+from santagen.cli.settings import NUMBER, SIZE, TEXT, WHOLE, Kind, option
+from santagen.config import parse_size
+from santagen.errors import SantagenError
+
+# fmt: off
+# ruff: noqa: E501
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """ "1,16,1k" -> (1, 16, 1000)"""
+    return tuple(parse_size(part) for part in text.split(","))
+
+
+def _sizes_text(value: Any) -> str:
+    wanted = "sizes with commas between them, as in 1,16,1k"
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise ValueError(wanted)
+    try:
+        found = sizes(str(value))
+    except SantagenError:
+        raise ValueError(wanted) from None
+    if min(found) < 1:
+        raise ValueError("sizes of at least 1")
+    return str(value)
+
+
+SIZES = Kind("SIZE,...", _sizes_text)
+
+
+def _generate_s(name: str, **changes: str) -> Any:
+    """The option that `generate` has under that name: its flags, help and default, but for
+    changes."""
+    found = GenerateOptions.__dataclass_fields__[name]
+    return dataclasses.field(default=found.default, metadata={**found.metadata, **changes})
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Everything `santagen bench` can be told."""
+
+    batch_sizes: str | None = option("Work", SIZES, None, "--batch-sizes", help="Sequences that run together.", shown_default="1,16,64,256,1024, on the CPU 1,8,32")
+    prompt_len: str | None = option("Work", SIZES, None, "--prompt-len", help="Tokens of each prompt; several are measured one after the other.", shown_default="256, on the CPU 64")
+    output_len: str | None = option("Work", SIZES, None, "--output-len", help="New tokens of each sequence; several are measured one after the other.", shown_default="256, on the CPU 32")
+    temperature: float = option("Work", NUMBER, 0.8, "--temperature", help="0 is greedy.")
+    top_p: float = option("Work", NUMBER, 0.95, "--top-p", help="Draw from the likeliest tokens that together reach this probability.")
+    repeat: int = option("Work", SIZE, 3, "--repeat", help="Times each size is measured; the table shows the median, least and most.")
+    warmup: int = option("Work", WHOLE, 1, "--warmup", help="Times each size runs before it is measured.")
+
+    model: str | None = _generate_s("model")
+    random_weights: str | None = option("Model", TEXT, None, "--random-weights", help="Draw weights of this shape in place of reading a model: a config.json, a directory with one, santacoder, starcoder, granite-20b or granite-34b.")
+    revision: str | None = _generate_s("revision")
+    hf_token: str | None = _generate_s("hf_token")
+    dtype: str = _generate_s("dtype")
+    device: str = _generate_s("device")
+    attention: str = _generate_s("attention")
+
+    max_num_seqs: int | None = _generate_s("max_num_seqs", shown_default="enough for the largest batch")
+    max_num_batched_tokens: int | None = _generate_s("max_num_batched_tokens")
+    max_model_len: int | None = _generate_s("max_model_len")
+    gpu_memory_utilization: float = _generate_s("gpu_memory_utilization")
+    block_size: int | None = _generate_s("block_size")
+    enforce_eager: bool = _generate_s("enforce_eager")
+
+    output_json: str | None = option("Run", TEXT, None, "--output-json", help="Write everything measured to this file, replacing it; - is standard output.")
+    config: str | None = _generate_s("config")
+    show_config: bool = _generate_s("show_config")
+    quiet: bool = _generate_s("quiet", help="Print errors only, no table.")
+    verbose: bool = _generate_s("verbose", help="Print more about the engine.")
