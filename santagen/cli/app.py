@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from santagen import __version__
+from santagen.cli.bench_options import BenchOptions
 from santagen.cli.console import report_error
 from santagen.cli.eval_options import EvalOptions
 from santagen.cli.inspect_options import InspectOptions
@@ -143,6 +144,18 @@ def inspect(settings: Resolved[InspectOptions]) -> int:
     standard output. Exit code 2 says that a run would be refused, and why is printed.
     """
     from santagen.cli.inspect import run
+
+    return run(settings)
+
+
+@command(BenchOptions)
+def bench(settings: Resolved[BenchOptions]) -> int:
+    """Measure prefill and decode per batch size, beside the hardware's limit.
+
+    As in santagen bench --random-weights santacoder --batch-sizes 64,1024. The table goes to
+    standard error; --output-json writes every number.
+    """
+    from santagen.cli.bench import run
 
     return run(settings)
 
