@@ -14,8 +14,8 @@ class ProgramTest:
 
     mode "pipe": `test` runs in the checker, and the functions named by `entry` are the program's,
     reached through the pipe; `helpers` is trusted code that the test calls. "in_process": `test`
-    runs after the program, in its process. "command": `program` is written to `file` and `commands`
-    are run, the last being the test.
+    runs after the program, in its process; `decoys` are wrong tests, and who passes one forges.
+    "command": `program` is written to `file` and `commands` are run, the last being the test.
     """
 
     program: str
@@ -26,6 +26,7 @@ class ProgramTest:
     file: str = ""
     commands: tuple[tuple[str, ...], ...] = ()
     timeout: float = 3.0
+    decoys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

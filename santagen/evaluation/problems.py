@@ -23,7 +23,7 @@ class Problem:
     canonical   the known right completion, None where the data has none
     test        trusted code that passes or raises; "" where answers are only compared
 
-    mode, entry, helpers, file, commands and timeout are outcomes.ProgramTest's.
+    mode, entry, helpers, file, commands, timeout and decoys are outcomes.ProgramTest's.
     """
 
     task_id: str
@@ -38,6 +38,7 @@ class Problem:
     file: str = ""
     commands: tuple[tuple[str, ...], ...] = ()
     timeout: float = 3.0
+    decoys: tuple[str, ...] = ()
     language: str = "py"
     stop: tuple[str, ...] | None = None  # of its own, in place of the task's
 
@@ -57,6 +58,7 @@ class Problem:
             self.file,
             self.commands,
             self.timeout,
+            self.decoys,
         )
 
     def wrong_program(self) -> str | None:
@@ -86,34 +88,32 @@ class Problem:
 def plan_test(problem: Problem) -> Problem:
     """Settle how the test reaches the program, from the names it uses.
 
-    The program's functions are called through the pipe. What else the test uses must be a function
-    of the prompt's, which the checker can take from the trusted text; if it is anything else (a
-    class of the program's, a module it imports), the test has to run in the program's own process.
+    The program's functions and classes are reached through the pipe. What else the test uses (a
+    helper of the prompt, a module it imports, a constant) the checker takes from the trusted text.
     """
-    defined = _definitions(problem.program(problem.canonical or ""))
+    trusted = problem.program(problem.canonical or "")
     used = _used_names(problem.test)
     others = {
-        name: kind for name, kind in defined.items() if name in used and name not in problem.entry
+        name: kind
+        for name, kind in _definitions(trusted).items()
+        if name in used and name not in problem.entry
     }
-    if not problem.entry:
-        functions = tuple(sorted(name for name, kind in others.items() if kind == "function"))
-        in_process = not functions or len(functions) != len(others)
-        return replace(problem, entry=functions, mode="in_process" if in_process else "pipe")
-    if any(kind != "function" for kind in others.values()):
-        return replace(problem, mode="in_process")
-    helpers = problem.program(problem.canonical or "") if others else ""
-    return replace(problem, helpers=helpers)
+    # Without an entry point the test names what it tests.
+    reached = ("class",) if problem.entry else ("class", "function")
+    names = tuple(sorted(name for name, kind in others.items() if kind in reached))
+    helpers = trusted if len(others) > len(names) else ""
+    return replace(problem, entry=(*problem.entry, *names), helpers=helpers)
 
 
 @lru_cache(maxsize=1024)
 def _definitions(source: str) -> dict[str, str]:
-    """Names bound at the top of a module: "function", or "other"."""
+    """Names bound at the top of a module: "function", "class" or "other"."""
     found: dict[str, str] = {}
     for node in _parse(source):
         if isinstance(node, ast.FunctionDef):
             found[node.name] = "function"
         elif isinstance(node, ast.ClassDef):
-            found[node.name] = "other"
+            found[node.name] = "class"
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for alias in node.names:
                 found.setdefault((alias.asname or alias.name).partition(".")[0], "other")

@@ -141,10 +141,14 @@ class Scorer:
 
     def _settle(self, group: _Group, outcome: Outcome) -> None:
         self._running -= 1
-        if outcome.kind == "unsupported":  # only where no canonical solution showed it before
-            group.test = dataclasses.replace(group.test, mode="in_process")
-            self._submit(group)
-            return
+        if outcome.kind == "unsupported":
+            problem = self._problems[group.waiting[0].task_id]
+            if problem.canonical is None:  # nothing showed before that the test needs this
+                group.test = dataclasses.replace(group.test, mode="in_process")
+                self._submit(group)
+                return
+            # The right solution's test crossed the pipe: it is this program's values that don't.
+            outcome = dataclasses.replace(outcome, kind="exception", exception="TypeError")
         group.outcome = outcome
         self._settled += [self._verdict(sample, group) for sample in group.waiting]
         group.waiting.clear()

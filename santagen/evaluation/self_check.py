@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from santagen.errors import SantagenError
+from santagen.evaluation.decoys import decoys, plain
 from santagen.evaluation.execution import Pool
 from santagen.evaluation.languages import find_language
 from santagen.evaluation.outcomes import Outcome, ProgramTest
@@ -85,13 +86,22 @@ def _second_chance(problem: Problem, outcome: Outcome, pool: Pool) -> dict[str, 
         if again.passed:
             return {"timeout": patient.timeout}
     elif problem.mode == "pipe":
-        again = pool.run([_canonical_test(replace(problem, mode="in_process"))])[0]
-        if again.passed:
-            return {"mode": "in_process"}
+        change: dict[str, Any] = {"mode": "in_process", "test": plain(problem.test)}
+        beside = replace(problem, **change)
+        if pool.run([_canonical_test(beside)])[0].passed:
+            return {**change, "decoys": _working_decoys(beside, pool)}
     raise SantagenError(
         f"The self-check failed: the solution of {problem.task_id} ended with {outcome.result!r}.",
         "Nothing was scored. Check the problem file, and the limits of memory and time here.",
     )
+
+
+def _working_decoys(problem: Problem, pool: Pool) -> tuple[str, ...]:
+    """Those wrong tests that the right solution fails."""
+    wrong = decoys(problem.test)
+    tests = [replace(_canonical_test(problem), test=test) for test in wrong]
+    outcomes = pool.run(tests)
+    return tuple(test for test, found in zip(wrong, outcomes, strict=True) if not found.passed)
 
 
 def _check_smoke(task: Task, pool: Pool) -> int:

@@ -63,6 +63,34 @@ HOSTILE = {
         "    for item in gc.get_objects():\n        if isinstance(item, socket.socket):\n"
         "            item.sendall(b'\\xff\\xff\\xff\\xff')\n    return 1\n"
     ),
+    "claim_broken_infrastructure": (
+        "    return 1\nimport json, os, struct\nbody = json.dumps({'infrastructure': 'the disk is full'}).encode()\n"
+        "os.write(3, struct.pack('<I', len(body)) + body)\n"
+    ),
+    "claim_to_be_confined_again": (
+        "    return 1\nimport json, os, struct\nfor word in ('confined', 'ready', 'refused', 'op', 'class'):\n"
+        "    body = json.dumps({word: 'passed'}).encode()\n    os.write(3, struct.pack('<I', len(body)) + body)\n"
+    ),
+    "find_the_nonce": (
+        "    return 1\nimport json, os, struct, sys\nframe = sys._getframe()\nwhile frame:\n"
+        "    for value in list(frame.f_locals.values()):\n"
+        "        if isinstance(value, dict) and 'nonce' in value:\n"
+        "            body = json.dumps({'ready': value['nonce']}).encode()\n"
+        "            os.write(3, struct.pack('<I', len(body)) + body)\n"
+        "            for _ in range(9): os.write(3, struct.pack('<I', 13) + b'{\"result\": 4}')\n"
+        "            os._exit(0)\n    frame = frame.f_back\n"
+    ),
+    "object_that_is_all_types": (
+        "    class Any:\n        __class__ = property(lambda self: int)\n        def __eq__(self, o): return True\n"
+        "        def __ne__(self, o): return False\n        def __int__(self): return 4\n        __hash__ = None\n    return Any()\n"
+    ),
+    "call_a_function_of_nobodys": (
+        "    import json, os, struct\n    body = json.dumps({'callback': 0, 'args': {'t': []}, 'kwargs': {'d': []}}).encode()\n"
+        "    os.write(3, struct.pack('<I', len(body)) + body)\n    return 1\n"
+    ),
+    "error_name_with_escapes": (
+        "    raise type('\\x1b[2J\\x1b]0;owned\\x07' + 'x' * 10 ** 6, (Exception,), {})\n"
+    ),
     "pickle_on_the_wire": (
         "    class Evil:\n        def __reduce__(self): return (exit, (0,))\n    return Evil()\n"
     ),

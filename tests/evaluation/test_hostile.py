@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from santagen.evaluation.decoys import decoys, plain
 from santagen.evaluation.execution import CLASSES, Outcome, Pool, ProgramTest
 from santagen.evaluation.sandbox import linux
 from tests.evaluation.hostile import HOSTILE, PROMPT, RIGHT, TEST
@@ -89,12 +90,17 @@ def leftovers() -> set[str]:
     return found
 
 
-def run_all(tier: str, names: list[str], outside: Outside) -> dict[str, Outcome]:
+def run_all(
+    tier: str, names: list[str], outside: Outside, mode: str = "pipe"
+) -> dict[str, Outcome]:
     before = leftovers()
     programs = [PROMPT + outside.fill(HOSTILE[name]) for name in names]
     with Pool(workers=4, tier=tier, unsafe=True) as pool:
         outcomes = pool.run(
-            [ProgramTest(p, "pipe", TEST, ("solve",), timeout=SECONDS) for p in programs]
+            [
+                ProgramTest(p, mode, plain(TEST), ("solve",), timeout=SECONDS, decoys=decoys(TEST))
+                for p in programs
+            ]
         )
         after = pool.run([ProgramTest(PROMPT + RIGHT, "pipe", TEST, ("solve",), timeout=10)] * 4)
     assert [outcome.kind for outcome in after] == ["passed"] * 4
@@ -148,4 +154,11 @@ def test_plain_tier_holds_with_landlock_and_a_filter(outside: Outside) -> None:
         pytest.skip("the kernel has no Landlock")
     names = [name for name in HOSTILE if name not in SLOW and name != "read_answers_of_packages"]
     outcomes = run_all("plain", names, outside)
+    assert [name for name, outcome in outcomes.items() if outcome.passed] == []
+
+
+def test_none_passes_where_the_test_runs_beside_it(outside: Outside) -> None:
+    require("namespaces")
+    names = [name for name in HOSTILE if name not in SLOW]
+    outcomes = run_all("namespaces", names, outside, "in_process")
     assert [name for name, outcome in outcomes.items() if outcome.passed] == []

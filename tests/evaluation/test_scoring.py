@@ -110,8 +110,8 @@ def test_self_check_finds_slow_problems_and_those_that_need_the_programs_process
         "canonical_solution": "    import time\n    time.sleep(0.3)\n    return 2 * n\n",
     }
     calls = {
-        **ROWS[1], "canonical_solution": "return items(3)\n",
-        "test": "def check(candidate):\n    assert candidate(lambda x: x) == 3\n",
+        **ROWS[1], "canonical_solution": "return items.first\n",
+        "test": "class Own:\n    first = 3\ndef check(f):\n    assert f(Own()) == 3\n",
     }  # fmt: skip
     task = load_task("mini", write_rows(tmp_path / "p.jsonl", [slow, calls]))
     problems = tuple(dataclasses.replace(problem, timeout=0.4) for problem in task.problems)

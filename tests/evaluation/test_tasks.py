@@ -86,9 +86,11 @@ def test_how_a_test_reaches_its_program() -> None:
         return plan_test(Problem("x", "", "", canonical, test, entry=entry))
 
     assert plan("def f(): pass", "assert f()").entry == ("f",)
-    assert plan("def f(): pass\nclass P: pass", "f(P())").mode == "in_process"
-    assert plan("import sys\ndef f(): pass", "f(sys.path)").mode == "in_process"
-    assert plan("import sys\ndef f(): pass", "import sys\nf(sys.path)").mode == "pipe"
+    assert plan("def f(): pass\nclass P: pass", "f(P())").entry == ("P", "f")
+    assert plan("def f(): pass\nclass P: pass", "f(P())", ("f",)).entry == ("f", "P")
+    imported = plan("import sys\ndef f(): pass", "f(sys.path)")
+    assert imported.entry == ("f",) and "import sys" in imported.helpers
+    assert plan("import sys\ndef f(): pass", "import sys\nf(sys.path)").helpers == ""
     assert plan("def sum(a, b): pass", "assert sum(1, 2)").entry == ("sum",)  # a built-in's name
     helped = plan("def g(): pass\ndef f(): pass", "f(g())", ("f",))
     assert helped.mode == "pipe" and "def g" in helped.helpers

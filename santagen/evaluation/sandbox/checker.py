@@ -11,7 +11,6 @@ made here.
 
 from __future__ import annotations
 
-import builtins
 import random
 import resource
 import socket
@@ -20,95 +19,17 @@ from types import CodeType
 from typing import Any
 
 from santagen.evaluation.sandbox import frames, linux
-from santagen.evaluation.sandbox.literals import (
-    NotLiteral,
-    Opaque,
-    allow_long_ints,
-    decode,
-    encode,
-    update_in_place,
-)
+from santagen.evaluation.sandbox.literals import allow_long_ints
+from santagen.evaluation.sandbox.session import SHOWN, Forged, Named, Session, Unsupported
 
-SHOWN = 500
-LARGEST_ANSWER = 16 << 20  # bytes
 MEMORY = 3 << 30  # what an answer may make this process hold
-
-
-class RemoteError(Exception):
-    """An exception of the program's own making, or one that doesn't derive from Exception."""
-
-
-class _Forged(Exception):
-    """The program sent something that no honest one could."""
-
-
-class _Unsupported(Exception):
-    """The test passes something that has no literal form."""
+SHOWN_NAME = 100
 
 
 @lru_cache(maxsize=512)
 def compile_trusted(source: str, name: str) -> CodeType:
     """Code of the task's own, compiled once per worker."""
     return compile(source, name, "exec", dont_inherit=True)
-
-
-class Session:
-    """The program on the other end of `channel`."""
-
-    def __init__(self, channel: socket.socket) -> None:
-        self.channel = channel
-        self.raised: Exception | None = None  # the last exception that came from the program
-        self.claimed_equality = False
-
-    def receive(self) -> dict[str, Any]:
-        message = frames.receive(self.channel, LARGEST_ANSWER)
-        if type(message) is not dict:
-            raise frames.Garbage("not an object")
-        return message
-
-    def function(self, name: str) -> Any:
-        """A stand-in for the program's function `name`."""
-
-        def candidate(*args: Any, **kwargs: Any) -> Any:
-            return self._call(name, args, kwargs)
-
-        candidate.__name__ = name
-        return candidate
-
-    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if any(isinstance(item, Opaque) for item in (*args, *kwargs.values())):
-            raise TypeError("the program's own object can't be passed back to it")
-        try:
-            call = {"name": name, "args": encode(args, True), "kwargs": encode(kwargs, True)}
-        except NotLiteral as error:
-            raise _Unsupported(str(error)) from None
-        frames.send(self.channel, call)
-        answer = self.receive()
-        try:
-            if "error" in answer:
-                raise self._exception(answer)
-            result = decode(answer["result"])
-            if "args" in answer:
-                update_in_place(args, decode(answer["args"]))
-        except (KeyError, ValueError, TypeError, RecursionError) as error:
-            if error is self.raised:
-                raise
-            raise _Forged(str(error)) from None
-        self.claimed_equality |= isinstance(result, Opaque) and result.equals_all
-        return result
-
-    def _exception(self, answer: dict[str, Any]) -> Exception:
-        name, message = str(answer["error"]), str(answer.get("message", ""))[:SHOWN]
-        kind = getattr(builtins, name, None)
-        if isinstance(kind, type) and issubclass(kind, Exception):
-            try:
-                self.raised = kind(message)
-            except TypeError:  # UnicodeDecodeError and the like want more than a text
-                self.raised = RemoteError(message)
-        else:
-            self.raised = RemoteError(message)
-        self.raised.remote_name = name  # type: ignore[attr-defined]
-        return self.raised
 
 
 def serve(jobs: socket.socket) -> None:
@@ -145,7 +66,7 @@ def check(channel: socket.socket, job: dict[str, Any]) -> dict[str, str]:
 
 def _loaded(said: dict[str, Any], job: dict[str, Any]) -> dict[str, str] | None:
     """The verdict where the program's first message settles it."""
-    if "infrastructure" in said:
+    if "infrastructure" in said and job["mode"] == "command":
         return _verdict("infrastructure", message=str(said["infrastructure"]))
     if "syntax" in said:
         return _verdict("syntax", str(said.get("name")), str(said["syntax"]))
@@ -175,13 +96,13 @@ def _run_test(session: Session, job: dict[str, Any]) -> dict[str, str]:
     try:
         if job["helpers"]:
             exec(compile_trusted(job["helpers"], "<helpers>"), names)
-        names.update((name, session.function(name)) for name in job["entry"])
+        names.update((name, Named(session, name)) for name in job["entry"])
         exec(compile_trusted(job["test"], "<test>"), names)
     except (frames.Closed, frames.Garbage):
         raise
-    except _Unsupported as error:
+    except Unsupported as error:
         return _verdict("unsupported", message=str(error))
-    except _Forged as error:
+    except Forged as error:
         return _verdict("forged", message=f"the program answered with no literal: {error}")
     except BaseException as error:
         return _failed(session, error)
@@ -190,7 +111,7 @@ def _run_test(session: Session, job: dict[str, Any]) -> dict[str, str]:
 
 def _failed(session: Session, error: BaseException) -> dict[str, str]:
     name = str(getattr(error, "remote_name", type(error).__name__))
-    message = str(error)[:SHOWN]
+    message = _text(error)
     if name == "MemoryError":
         return _verdict("memory", name, message)
     if isinstance(error, AssertionError) and error is not session.raised:
@@ -200,5 +121,17 @@ def _failed(session: Session, error: BaseException) -> dict[str, str]:
     return _verdict("exception", name, message)
 
 
+def _text(error: BaseException) -> str:
+    """What the error says; an assert's message may be an object of the program's."""
+    try:
+        return str(error)
+    except (frames.Closed, frames.Garbage, MemoryError):
+        raise
+    except BaseException:
+        return ""
+
+
 def _verdict(kind: str, exception: str = "", message: str = "") -> dict[str, str]:
-    return {"class": kind, "exception": exception, "message": message}
+    """Names and texts may be of the program's making, and are shown on terminals."""
+    name = "".join(c if c.isprintable() else "?" for c in exception[:SHOWN_NAME])
+    return {"class": kind, "exception": name, "message": message[:SHOWN]}

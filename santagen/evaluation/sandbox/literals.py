@@ -3,7 +3,8 @@
 Only exact built-in types come out of `decode`: an object of the program's own making can't cross,
 so one that claims to equal everything can't meet an assert. What has no literal form arrives as an
 `Opaque`, which equals nothing. `encode` with `strict` refuses instead (the way from the test to the
-program).
+program). Either side may hand over what has no literal form by a tag of its own (`refer` makes it,
+`resolve` reads it): see `session` and `program`.
 
     None True 3 2.5 "text" [..]   themselves     {"t": [..]} tuple      {"d": [[k, v], ..]} dict
     {"i": hex} big int            {"f": "nan"}   {"s"|"z": [..]} set    {"b"|"a": hex} bytes
@@ -12,11 +13,13 @@ program).
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 MAX_DEPTH = 150  # well inside the recursion limit of both ends
+Tag = dict[str, Any]
 _JSON_INT = 2**53
 
 
@@ -34,8 +37,15 @@ class Opaque:
         return f"<{self.type_name} object>"
 
 
-def encode(value: Any, strict: bool = False, depth: int = 0) -> Any:
+def encode(
+    value: Any,
+    strict: bool = False,
+    refer: Callable[[Any], Tag | None] | None = None,
+    depth: int = 0,
+) -> Any:
     """`value` as what json.dumps takes. Subclasses are reduced to the value of their built-in base.
+
+    `refer` gives the tag of a value without literal form, or None where it has none either.
     """
     if value is None or value is True or value is False:
         return value
@@ -49,21 +59,28 @@ def encode(value: Any, strict: bool = False, depth: int = 0) -> Any:
     if kind is float:
         return value if value - value == 0 else {"f": repr(value)}
     if kind in _CONTAINERS:
-        return _container(value, kind, strict, depth + 1)
+        return _container(value, kind, strict, refer, depth + 1)
     if kind in _SCALARS:
         return _SCALARS[kind](value)
-    if strict:
+    if not strict:
+        return _reduced(value, refer, depth)
+    tag = None if refer is None else refer(value)
+    if tag is None:
         raise NotLiteral(f"a value of type {kind.__name__} has no literal form")
-    return _reduced(value, depth)
+    return tag
 
 
-def _container(value: Any, kind: Any, strict: bool, depth: int) -> Any:
+def _container(value: Any, kind: Any, strict: bool, refer: Any, depth: int) -> Any:
     if kind is list:
-        return [encode(item, strict, depth) for item in list.__iter__(value)]
+        return [encode(item, strict, refer, depth) for item in list.__iter__(value)]
     if kind is dict:
-        pairs = dict.items(value)
-        return {"d": [[encode(k, strict, depth), encode(v, strict, depth)] for k, v in pairs]}
-    return {_CONTAINERS[kind]: [encode(item, strict, depth) for item in kind.__iter__(value)]}
+        pairs = [
+            [encode(k, strict, refer, depth), encode(v, strict, refer, depth)]
+            for k, v in dict.items(value)
+        ]
+        return {"d": pairs}
+    items = [encode(item, strict, refer, depth) for item in kind.__iter__(value)]
+    return {_CONTAINERS[kind]: items}
 
 
 _CONTAINERS = {list: "", tuple: "t", set: "s", frozenset: "z", dict: "d"}
@@ -77,7 +94,7 @@ _SCALARS: dict[type, Any] = {
 }
 
 
-def _reduced(value: Any, depth: int) -> Any:
+def _reduced(value: Any, refer: Callable[[Any], Tag | None] | None, depth: int) -> Any:
     """A subclass's value as its built-in base stores it, whatever the subclass says of itself."""
     if isinstance(value, str):
         return str.__getitem__(value, slice(0, str.__len__(value))) + ""
@@ -87,49 +104,60 @@ def _reduced(value: Any, depth: int) -> Any:
         return encode(float.__add__(value, 0.0) if value else float.__mul__(value, 1.0))
     for base in (list, tuple, dict, set, frozenset):
         if isinstance(value, base):
-            return _container(value, base, False, depth + 1)
+            return _container(value, base, False, refer, depth + 1)
     if type(value).__module__ == "numpy":
         plain = getattr(value, "item", None)
         if plain is not None and getattr(value, "ndim", None) == 0:
             return encode(plain(), True)
-    return {"o": type(value).__name__, "x": _equals_all(value)}
+    tag = None if refer is None else refer(value)
+    return {"o": type(value).__name__, "x": equals_all(value)} if tag is None else tag
 
 
-def _equals_all(value: Any) -> bool:
+def equals_all(value: Any) -> bool:
+    """Whether the object claims to equal a stranger."""
     try:
         return bool(value == object())
     except Exception:
         return False
 
 
-def decode(data: Any, depth: int = 0) -> Any:
-    """The value behind parsed JSON; raises ValueError for what `encode` can't have made."""
+def decode(data: Any, resolve: Callable[[Tag], Any] | None = None, depth: int = 0) -> Any:
+    """The value behind parsed JSON; raises ValueError for what `encode` can't have made.
+
+    `resolve` gives the value of a tag that isn't a literal's, or raises ValueError.
+    """
     if depth > MAX_DEPTH + 1:
         raise ValueError("nested too deeply")
     kind = type(data)
     if data is None or kind in (bool, int, float, str):
         return data
     if kind is list:
-        return [decode(item, depth + 1) for item in data]
+        return [decode(item, resolve, depth + 1) for item in data]
     if kind is not dict or not data:
         raise ValueError("not a tagged value")
     tag = next(iter(data))
-    body = data[tag]
-    if tag == "o":
-        return Opaque(str(body)[:100], equals_all=data.get("x") is True)
     maker = _MAKERS.get(tag)
-    if maker is None or len(data) != 1:
-        raise ValueError(f"unknown tag {tag!r}")
+    if maker is None:
+        return (resolve or opaque)(data)
+    if len(data) != 1:
+        raise ValueError("more than one tag")
     try:
-        return maker(body, depth + 1)
+        return maker(data[tag], lambda item: decode(item, resolve, depth + 1))
     except (TypeError, AttributeError, ArithmeticError) as error:
         raise ValueError(str(error)) from None
 
 
-def _items(body: Any, depth: int) -> list[Any]:
+def opaque(tag: Tag) -> Opaque:
+    """What an object without literal form arrives as where nothing can be done with it."""
+    if "o" not in tag:
+        raise ValueError(f"unknown tag {next(iter(tag))!r}")
+    return Opaque(str(tag["o"])[:100], equals_all=tag.get("x") is True)
+
+
+def _items(body: Any, read: Callable[[Any], Any]) -> list[Any]:
     if type(body) is not list:
         raise ValueError("not a list of values")
-    return [decode(item, depth) for item in body]
+    return [read(item) for item in body]
 
 
 def _finite_set(body: Any) -> Any:
@@ -138,26 +166,26 @@ def _finite_set(body: Any) -> Any:
     return float(body)
 
 
-def _ints(body: Any, depth: int) -> list[int]:
-    values = _items(body, depth)
+def _ints(body: Any, read: Callable[[Any], Any]) -> list[int]:
+    values = _items(body, read)
     if any(type(value) is not int for value in values):
         raise ValueError("not whole numbers")
     return values
 
 
 _MAKERS: dict[str, Any] = {
-    "t": lambda body, depth: tuple(_items(body, depth)),
-    "s": lambda body, depth: set(_items(body, depth)),
-    "z": lambda body, depth: frozenset(_items(body, depth)),
-    "d": lambda body, depth: {decode(k, depth): decode(v, depth) for k, v in body},
-    "i": lambda body, depth: int(body, 16),
-    "f": lambda body, depth: _finite_set(body),
-    "c": lambda body, depth: complex(*_items(body, depth)),
-    "b": lambda body, depth: bytes.fromhex(body),
-    "a": lambda body, depth: bytearray.fromhex(body),
-    "r": lambda body, depth: range(*_ints(body, depth)),
-    "q": lambda body, depth: Fraction(*_ints(body, depth)),
-    "m": lambda body, depth: Decimal(body),
+    "t": lambda body, read: tuple(_items(body, read)),
+    "s": lambda body, read: set(_items(body, read)),
+    "z": lambda body, read: frozenset(_items(body, read)),
+    "d": lambda body, read: {read(k): read(v) for k, v in body},
+    "i": lambda body, read: int(body, 16),
+    "f": lambda body, read: _finite_set(body),
+    "c": lambda body, read: complex(*_items(body, read)),
+    "b": lambda body, read: bytes.fromhex(body),
+    "a": lambda body, read: bytearray.fromhex(body),
+    "r": lambda body, read: range(*_ints(body, read)),
+    "q": lambda body, read: Fraction(*_ints(body, read)),
+    "m": lambda body, read: Decimal(body),
 }
 
 

@@ -1,28 +1,52 @@
 """Inside the sandbox, in the process that is the program: load it, answer calls, or run it.
 
 Nothing this process says is a verdict. It answers a checker's calls with plain literals, and the
-checker, which never sees the program, decides. Two modes ask for more trust and are marked in
-results: `in_process` runs the tests here too (a nonce and strict equality stop what doesn't aim at
-santagen), and `command` reports a command's exit code.
+checker, which never sees the program, decides. Two modes ask for more trust: `in_process`, marked
+in results, runs the tests here too (a nonce and strict equality stop what doesn't aim at santagen,
+and decoys of the test most of what does), and `command` reports a command's exit code.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
+import importlib
 import json
+import operator
 import os
 import socket
 import subprocess
 import sys
 import types
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from santagen.evaluation.sandbox import frames
-from santagen.evaluation.sandbox.literals import NotLiteral, decode, encode, is_mutable
+from santagen.evaluation.sandbox.literals import (
+    NotLiteral,
+    decode,
+    encode,
+    equals_all,
+    is_mutable,
+)
 
 MODULE = "program"
 EQUAL = "__santagen_equal__"
 SHOWN = 500  # characters of an error message that are passed on
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "call": lambda item, *args, **kwargs: item(*args, **kwargs),
+    "get": getattr,
+    "set": setattr,
+    "isinstance": lambda kind, item: isinstance(item, kind),
+    "len": len,
+    "bool": bool,
+    "str": str,
+    "contains": operator.contains,
+    "item": operator.getitem,
+    "set_item": operator.setitem,
+    "iter": iter,
+    "next": next,
+}
 
 
 def serve_program(channel: socket.socket, job: dict[str, Any]) -> None:
@@ -38,8 +62,92 @@ def serve_program(channel: socket.socket, job: dict[str, Any]) -> None:
         failure = _execute(job["test"], module.__dict__, _StrictEquality())
     frames.send(channel, failure or {"ready": job["nonce"]})
     if failure is None and job["mode"] == "pipe":
+        Answering(channel, module.__dict__).serve()
+
+
+class Answering:
+    """Does what the test asks for (see `session`), on the program's names and on objects that it
+    returned before.
+    """
+
+    def __init__(self, channel: socket.socket, names: dict[str, Any]) -> None:
+        self.channel, self.names = channel, names
+        self._objects: list[Any] = []
+        self._numbers: dict[int, int] = {}  # id of an object: its place in the list
+
+    def serve(self) -> None:
         while True:
-            frames.send(channel, _answer(frames.receive(channel), module.__dict__))
+            frames.send(self.channel, self._answer(frames.receive(self.channel)))
+
+    def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """The result, and the arguments where the program changed them."""
+        try:
+            args, kwargs = self._decode(asked["args"]), self._decode(asked["kwargs"])
+            result = OPERATIONS[asked["do"]](self._target(asked), *args, **kwargs)
+            answer = {"result": self._encode(result)}
+            if is_mutable(args):
+                after = self._encode(args)
+                if json.dumps(after) != json.dumps(asked["args"]):
+                    answer["args"] = after
+            return answer
+        except BaseException as error:
+            return _failure(error)
+
+    def _target(self, asked: dict[str, Any]) -> Any:
+        if "on" in asked:
+            return self._objects[asked["on"]]
+        return self._named(asked["name"])
+
+    def _named(self, name: str) -> Any:
+        if name not in self.names:
+            raise NameError(f"name '{name}' is not defined")
+        return self.names[name]
+
+    def _call_back(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Have the test's function called, and answer what it asks meanwhile."""
+        handed = {"args": self._encode(args), "kwargs": self._encode(kwargs)}
+        frames.send(self.channel, {"callback": number, **handed})
+        while "do" in (said := frames.receive(self.channel)):
+            frames.send(self.channel, self._answer(said))
+        if "error" in said:
+            kind = getattr(builtins, said["error"], RuntimeError)
+            raise kind(said["message"])
+        return self._decode(said["result"])
+
+    def _encode(self, value: Any) -> Any:
+        return encode(value, False, self._refer)
+
+    def _refer(self, value: Any) -> dict[str, Any]:
+        if isinstance(value, _Callback):
+            return {"k": value.number}
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self._objects)
+            self._objects.append(value)
+        number = self._numbers[id(value)]
+        return {"o": type(value).__name__, "x": equals_all(value), "h": number}
+
+    def _decode(self, data: Any) -> Any:
+        return decode(data, self._resolve)
+
+    def _resolve(self, tag: dict[str, Any]) -> Any:
+        if "h" in tag:
+            return self._objects[tag["h"]]
+        if "p" in tag:
+            return self._named(tag["p"])
+        if "n" in tag:
+            module, name = tag["n"]
+            return getattr(importlib.import_module(module), name)
+        return _Callback(self._call_back, tag["k"])
+
+
+class _Callback:
+    """A function of the test's, as the program sees it."""
+
+    def __init__(self, call: Callable[..., Any], number: int) -> None:
+        self._call, self.number = call, number
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(self.number, args, kwargs)
 
 
 class _StrictEquality(ast.NodeTransformer):
@@ -80,24 +188,6 @@ def _execute(
     except BaseException as error:
         return _failure(error)
     return None
-
-
-def _answer(call: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
-    """The result of one call, and its arguments where the program changed them."""
-    arguments = decode(call["args"])
-    keywords = decode(call["kwargs"])
-    try:
-        if call["name"] not in names:
-            raise NameError(f"name '{call['name']}' is not defined")
-        result = encode(names[call["name"]](*arguments, **keywords))
-        answer = {"result": result}
-        if is_mutable(arguments):
-            after = encode(arguments)
-            if json.dumps(after) != json.dumps(call["args"]):
-                answer["args"] = after
-        return answer
-    except BaseException as error:
-        return _failure(error)
 
 
 def _failure(error: BaseException) -> dict[str, Any]:

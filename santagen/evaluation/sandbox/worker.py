@@ -26,7 +26,7 @@ import sys
 import time
 from typing import Any
 
-from santagen.evaluation.sandbox import checker, frames, linux, tiers
+from santagen.evaluation.sandbox import checker, frames, linux, tiers, zygote
 from santagen.evaluation.sandbox.zygote import COMMON_MODULES
 
 START_SECONDS = 60.0
@@ -37,6 +37,11 @@ STRETCH = 4
 COUNT_SECONDS = 0.1
 MOST_STARTED = 1000  # processes and threads of one test, ended ones included
 TAMPERED = "the program ended before its test did"
+HANDED_OVER = {
+    "pipe": ("mode", "program", "nonce"),
+    "in_process": ("mode", "program", "nonce", "test"),
+    "command": ("mode", "program", "file", "commands"),
+}
 
 
 class Broken(Exception):
@@ -92,18 +97,27 @@ class Worker:
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def run(self, job: dict[str, Any]) -> dict[str, Any]:
+        """One test, and where it ran beside the program, its decoys too."""
+        answer = self._run(job)
+        for decoy in job["decoys"] if job["mode"] == "in_process" else ():
+            if answer["class"] != "passed":
+                break
+            again = self._run({**job, "test": decoy})
+            if again["class"] == "passed":
+                answer |= {"class": "forged", "message": "a test that nothing passes was passed"}
+            elif again["class"] == "infrastructure":
+                return again
+        return answer
+
+    def _run(self, job: dict[str, Any]) -> dict[str, Any]:
         """One test from the fork to the last process killed."""
         started = time.monotonic()
         ours, theirs = socket.socketpair()
-        nonce = job["nonce"] = secrets.token_hex(16)
-        in_child = {k: job[k] for k in ("mode", "program", "limits")} | {"nonce": nonce}
-        if job["mode"] == "in_process":
-            in_child["test"] = job["test"]
-        if job["mode"] == "command":
-            in_child |= {"file": job["file"], "commands": job["commands"]}
-        self._tell({"op": "run", **in_child}, [theirs.fileno()])
+        job["nonce"] = secrets.token_hex(16)
+        self._tell({"op": "run", "mode": job["mode"], "limits": job["limits"]}, [theirs.fileno()])
         theirs.close()
         try:
+            self._hand_over(ours, job)
             verdict = self._wait(self._give_checker(ours, job), job, started)
         finally:
             ours.close()
@@ -120,6 +134,18 @@ class Worker:
             "wall": time.monotonic() - started,
             "strays": usage["strays"],
         }
+
+    def _hand_over(self, channel: socket.socket, job: dict[str, Any]) -> None:
+        """Give the program to its process, once that is confined; so far it is our code."""
+        names = HANDED_OVER[job["mode"]]
+        channel.settimeout(ANSWER_SECONDS)
+        try:
+            if frames.receive(channel) != zygote.CONFINED:
+                raise Broken("the program's process said something else than that it is confined")
+            frames.send(channel, {name: job[name] for name in names})
+        except (frames.Closed, frames.Garbage) as error:
+            raise Broken(f"the program's process could not be confined: {error}") from None
+        channel.settimeout(None)
 
     def _give_checker(self, channel: socket.socket, job: dict[str, Any]) -> socket.socket:
         """Hand the program's channel to the checker; its verdict comes over the socket returned."""

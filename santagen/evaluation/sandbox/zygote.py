@@ -6,8 +6,8 @@
     end                  kill all it left, reap it, clear the scratch folder, say what it used
 
 In a pid namespace this is process 1: it can't be killed from inside, it inherits every orphan, and
-kill(-1) reaches all of them and nobody else. It never sees a test, except where the test runs in
-the program's own process.
+kill(-1) reaches all of them and nobody else. It never sees a program or a test: the fork gets them
+over its own channel, so that no program finds another, or a solution, in the memory it inherits.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ COMMON_MODULES = [
 
 
 FAILED = 99  # the exit code of a child that could not even start its program
+CONFINED = {"confined": True}  # said by such a child before it is given a program
 PLAIN_PROCESSES = 4096
 CHANNEL, RULES = 3, 4  # where the child keeps its two file descriptors
 
@@ -165,7 +166,8 @@ class Zygote:
             rules = seccomp.build_filter(os.getpid(), job["mode"] == "command")
             if rules is not None:
                 seccomp.install(rules)
-            serve_program(channel, job)
+            frames.send(channel, CONFINED)
+            serve_program(channel, frames.receive(channel))
         except frames.Closed:
             leave(0)  # the checker has heard enough
         except BaseException:
