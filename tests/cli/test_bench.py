@@ -101,8 +101,9 @@ def test_the_bundled_model_is_measured_beside_the_limit(cli: Cli, output: Path) 
 
 def test_random_weights_need_no_checkpoint(cli: Cli, tiny: Path) -> None:
     ran = cli("bench", "--random-weights", tiny, "--batch-sizes", "2", "--output-json", "-", *SMALL,
-              "--device", "cpu", "--temperature", "0", "--top-p", "1")  # fmt: skip
+              "--device", "cpu", "--temperature", "0", "--top-p", "1", "-v")  # fmt: skip
     assert ran.code == 0, ran.err
+    assert "ready after" in ran.err
     found = json.loads(ran.out)
     assert found["settings"]["temperature"] == 0 and found["settings"]["top_p"] == 1
     assert found["model"]["n_positions"] == 128
