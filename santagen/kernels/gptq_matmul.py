@@ -1,0 +1,101 @@
+"""y = act(x W^T + b) with W a packed GPTQ weight: see kernels.gptq_packed for its layout.
+
+Three ways on CUDA, by the number of rows M of x:
+
+    up to GATHER_ROWS   one launch: integers are taken apart in registers, K is shared out over the
+                        multiprocessors, act-order is read through `order`
+    up to FUSED_ROWS    the same, x put in order first
+    above               W dequantised into scratch memory that is freed at once, and cuBLAS
+
+In the first two the tensor cores multiply the exact integers (code - zero point), and each tile's
+float32 sum is scaled; the third rounds the weights as a load with `--quantization none` does. A
+row's bits depend on M through these ways alone, and nothing is summed in an order that may change.
+`gptq_matmul_reference` is the plain torch twin, and what runs on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from santagen.config import TANH_GELUS
+from santagen.kernels.gptq_packed import PackedWeight
+from santagen.kernels.triton_support import runs_triton
+
+GATHER_ROWS = 64
+FUSED_ROWS = 512
+COUNTED_OUTPUTS, COUNTED_ROWS = 64, 128  # at least so large is a tile that has a counter
+ELEMENTS_AT_ONCE = 2**20  # dequantised together by the twin: they stay in the caches
+ROWS_AT_ONCE = 32  # outputs dequantised together are a multiple of it
+CPU_ROW_MULTIPLE = 16  # fewer rows take another code path of torch's products, with other rounding
+
+
+def gptq_matmul(
+    x: Tensor,
+    weight: PackedWeight,
+    bias: Tensor | None,
+    act: str | None = None,
+    counters: Tensor | None = None,
+) -> Tensor:
+    """[M, N] of x's type from x [M, K], whose rows may be strided, and a bias [N].
+
+    `act` is an activation_function's name. With `counters`, zeros of `new_counters` that no other
+    stream uses meanwhile, K is shared out; the launch leaves them zero.
+    """
+    if not runs_triton(x):
+        return gptq_matmul_reference(x, weight, bias, act)
+    from santagen.kernels.gptq_matmul_triton import dequantize, launch
+
+    if x.shape[0] > FUSED_ROWS:
+        return _linear(weight.arrange(x), dequantize(weight, x.dtype), bias, act)
+    if x.shape[0] > GATHER_ROWS and weight.order is not None:
+        return launch(weight.arrange(x), weight, bias, act, counters, arranged=True)
+    return launch(x, weight, bias, act, counters)
+
+
+def gptq_matmul_reference(
+    x: Tensor, weight: PackedWeight, bias: Tensor | None, act: str | None = None
+) -> Tensor:
+    """`gptq_matmul` in plain torch: a part of the outputs is dequantised and multiplied at a time.
+
+    Which part does not depend on x, and on the CPU the rows are padded to a multiple of
+    CPU_ROW_MULTIPLE, so a row's bits depend on no other row.
+    """
+    rows = x.shape[0]
+    x = weight.arrange(x)
+    if x.device.type == "cpu" and rows % CPU_ROW_MULTIPLE:
+        x = F.pad(x, (0, 0, 0, -rows % CPU_ROW_MULTIPLE))
+    out = torch.empty(x.shape[0], weight.outputs, dtype=x.dtype, device=x.device)
+    step = ELEMENTS_AT_ONCE // weight.packed_inputs // ROWS_AT_ONCE * ROWS_AT_ONCE
+    step = max(step, ROWS_AT_ONCE)
+    for start in range(0, weight.outputs, step):
+        part = slice(start, start + step)
+        dense = weight.dequantize(x.dtype, start, start + step)
+        out[:, part] = F.linear(x, dense, None if bias is None else bias[part])
+    return _activate(out, act)[:rows]
+
+
+def new_counters(outputs: int, device: torch.device) -> Tensor:
+    """What one layer of so many outputs needs to share out K."""
+    tiles = -(-outputs // COUNTED_OUTPUTS) * -(-FUSED_ROWS // COUNTED_ROWS)
+    return torch.zeros(tiles, dtype=torch.int32, device=device)
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, act: str | None) -> Tensor:
+    if act in TANH_GELUS and bias is not None and x.dtype != torch.float32:
+        return torch._addmm_activation(bias, x, weight.t(), use_gelu=True)  # on the float32 sums
+    return _activate(F.linear(x, weight, bias), act)
+
+
+def _activate(y: Tensor, act: str | None) -> Tensor:
+    if act is None:
+        return y
+    known: dict[str, Callable[[Tensor], Tensor]] = {
+        "gelu": F.gelu, "relu": F.relu, "silu": F.silu,
+        **dict.fromkeys(TANH_GELUS, partial(F.gelu, approximate="tanh")),
+    }  # fmt: skip
+    return known[act](y)

@@ -1,0 +1,249 @@
+"""The kernels of kernels.gptq_matmul. Importing this imports Triton.
+
+Both work on transposed tiles: the weight [outputs, rows] is the first factor of tl.dot, so that it
+is taken apart in registers and goes to the tensor cores without a trip through shared memory, and
+the batch, padded to 16 only, is the second.
+"""
+
+# Triton types a kernel's arguments at launch:
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from santagen.config import TANH_GELUS
+from santagen.kernels.gptq_packed import PackedWeight
+from santagen.kernels.triton_support import interpreted
+
+
+class Config(NamedTuple):
+    """Of one launch: a program's outputs, its warps and loads in flight, and programs wanted."""
+
+    block_n: int
+    warps: int
+    stages: int
+    programs_per_sm: int  # K is shared out until there are about this many
+
+
+# By BLOCK_M, a program's rows of x: as many programs fit on a multiprocessor as are wanted.
+CONFIGS = {
+    16: Config(128, 4, 4, 4),
+    32: Config(128, 8, 4, 2),
+    64: Config(64, 4, 3, 3),
+    128: Config(128, 8, 3, 1),
+}
+MAX_SPLITS = 16
+INTERPRETED_SMS = 4
+
+
+@triton.constexpr_function
+def _take_pair(shift: int, bits: int) -> str:
+    """PTX: two fields of a register's halves, read as bfloat16 128 + code, less $2."""
+    mask = (2**bits - 1) * 0x10001
+    return (
+        f"{{ .reg .b32 t; shr.u32 t, $1, {shift}; and.b32 t, t, {mask}; "
+        "or.b32 t, t, 0x43004300; sub.rn.bf16x2 $0, t, $2; }"
+    )
+
+
+@triton.jit
+def _plane(
+    words, zero, J: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr, PAIRS: tl.constexpr
+):
+    """Plane J of words [N, depth] less the zero points [N], exactly, as DTYPE."""
+    if PAIRS:
+        # Two words to a register; a code below 128 is the low bits of the bfloat16 128 + code.
+        biased = (zero.to(tl.float32) + 128.0).to(tl.bfloat16)
+        biased = tl.broadcast_to(biased[:, None], words.shape)
+        return tl.inline_asm_elementwise(
+            _take_pair(J * BITS, BITS), "=r,r,r", [words, biased], dtype=tl.bfloat16,
+            is_pure=True, pack=2,
+        )
+    code = (words.to(tl.int32) >> (J * BITS)) & (2**BITS - 1)
+    biased = (code | 0x4B000000).to(tl.float32, bitcast=True)
+    return (biased - (zero.to(tl.float32) + 8388608.0)[:, None]).to(DTYPE)  # 2^23 + code
+
+
+@triton.jit
+def _activate(y, ACT: tl.constexpr):
+    if ACT == "gelu":
+        y = 0.5 * y * (1.0 + tl.erf(y * 0.7071067811865476))
+    elif ACT == "gelu_tanh":
+        inner = 1.5957691216057308 * (y + 0.044715 * y * y * y)
+        y = y / (1.0 + tl.exp(-inner))
+    elif ACT == "relu":
+        y = tl.maximum(y, 0.0)
+    elif ACT == "silu":
+        y = y / (1.0 + tl.exp(-y))
+    return y
+
+
+@triton.jit(do_not_specialize=["rows", "outputs", "tiles", "splits"])
+def _matmul_kernel(
+    y_ptr, x_ptr, word_ptr, scale_ptr, zero_ptr, bias_ptr, order_ptr, part_ptr, counter_ptr,
+    x_row, rows, inputs, outputs, tiles, splits,
+    BITS: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, GATHER: tl.constexpr, WHOLE: tl.constexpr, HAS_BIAS: tl.constexpr,
+    ACT: tl.constexpr, PAIRS: tl.constexpr, PRECISION: tl.constexpr,
+):
+    """Grid [tiles of N, tiles of M, splits of K]; the last program of a tile sums its shares."""
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    split = tl.program_id(2)
+    d = tl.arange(0, DEPTH)
+    in_n, in_m = n < outputs, m < rows
+    x_at = x_ptr + m.to(tl.int64)[None, :] * x_row
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for tile in tl.range(split * tiles // splits, (split + 1) * tiles // splits):
+        row = outputs.to(tl.int64) * tile
+        at = word_ptr + row * DEPTH + (n * DEPTH)[:, None] + d[None, :]
+        words = tl.load(at, mask=in_n[:, None], other=0)
+        scale = tl.load(scale_ptr + row + n, mask=in_n, other=0.0).to(tl.float32)
+        zero = tl.load(zero_ptr + row + n, mask=in_n, other=0)
+        part = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+        for j in tl.static_range(TILE // DEPTH):
+            k = tile * TILE + j * DEPTH + d
+            mask = in_m[None, :]
+            if GATHER:
+                k = tl.load(order_ptr + k)
+            elif not WHOLE:
+                mask = mask & (k < inputs)[:, None]
+            x = tl.load(x_at + k[:, None], mask=mask, other=0.0)
+            weight = _plane(words, zero, j, BITS, x_ptr.dtype.element_ty, PAIRS)
+            part = tl.dot(weight, x, part, input_precision=PRECISION)
+        acc += part * scale[:, None]
+    mask = in_n[:, None] & in_m[None, :]
+    place = m[None, :] * outputs + n[:, None]
+    last = True
+    if splits > 1:
+        size = rows * outputs
+        tl.store(part_ptr + split * size + place, acc, mask=mask)
+        counter_ptr += tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+        tl.debug_barrier()  # every thread's stores come before the count
+        last = tl.atomic_add(counter_ptr, 1, sem="acq_rel") == splits - 1
+        if last:
+            tl.store(counter_ptr, 0)  # for the next launch
+            acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+            for number in tl.range(0, splits):
+                # The first-level cache may hold older ones.
+                at = part_ptr + number * size + place
+                acc += tl.load(at, mask=mask, other=0.0, cache_modifier=".cg")
+    if last:
+        if HAS_BIAS:
+            bias = tl.load(bias_ptr + n, mask=in_n, other=0.0)
+            acc += bias.to(tl.float32)[:, None]
+        y = _activate(acc, ACT)
+        tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["outputs"])
+def _dequantize_kernel(
+    out_ptr, word_ptr, scale_ptr, zero_ptr, outputs, out_row,
+    BITS: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    """Grid [tiles of N, tiles of K]."""
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    tile = tl.program_id(1).to(tl.int64)
+    d = tl.arange(0, DEPTH)
+    in_n = n < outputs
+    row = tile * outputs
+    at = word_ptr + row * DEPTH + (n * DEPTH)[:, None] + d[None, :]
+    words = tl.load(at, mask=in_n[:, None], other=0)
+    scale = tl.load(scale_ptr + row + n, mask=in_n, other=0.0).to(tl.float32)
+    zero = tl.load(zero_ptr + row + n, mask=in_n, other=0)
+    out_at = out_ptr + n.to(tl.int64)[:, None] * out_row + tile * TILE + d[None, :]
+    for j in tl.static_range(TILE // DEPTH):
+        weight = _plane(words, zero, j, BITS, tl.float32, False) * scale[:, None]
+        at = out_at + j * DEPTH
+        tl.store(at, weight.to(out_ptr.dtype.element_ty), mask=in_n[:, None])
+
+
+def launch(
+    x: Tensor,
+    weight: PackedWeight,
+    bias: Tensor | None,
+    act: str | None,
+    counters: Tensor | None,
+    arranged: bool = False,
+    config: Config | None = None,
+    splits: int | None = None,
+) -> Tensor:
+    """As kernels.gptq_matmul.gptq_matmul, in one launch. `arranged`: x is in packed order already.
+
+    `config` overrides CONFIGS and `splits` the number of shares of K.
+    """
+    rows, outputs = x.shape[0], weight.outputs
+    tiles, _, depth = weight.words.shape
+    assert x.stride(1) == 1 and rows * outputs < 2**31
+    assert x.shape[1] == (weight.packed_inputs if arranged else weight.inputs)
+    out = torch.empty((rows, outputs), dtype=x.dtype, device=x.device)
+    if rows == 0:
+        return out
+    block_m = next((m for m in CONFIGS if m >= rows), max(CONFIGS))
+    config = config or tile_config(block_m, weight.bits)
+    grid = (triton.cdiv(outputs, config.block_n), triton.cdiv(rows, block_m))
+    if splits is None:
+        wanted = _multiprocessors(x.device) * config.programs_per_sm
+        splits = min(max(wanted // (grid[0] * grid[1]), 1), tiles, MAX_SPLITS)
+    part = out
+    if counters is None:
+        splits = 1
+    if splits > 1:
+        assert counters is not None and counters.numel() >= grid[0] * grid[1]
+        part = torch.empty((splits, rows, outputs), dtype=torch.float32, device=x.device)
+    _matmul_kernel[*grid, splits](
+        out, x, weight.words, weight.scales, weight.zeros, weight.scales if bias is None else bias,
+        weight.words if weight.order is None else weight.order, part,
+        weight.words if counters is None else counters, x.stride(0), rows, weight.inputs, outputs,
+        tiles, splits,
+        BITS=weight.bits, TILE=weight.tile, DEPTH=depth, BLOCK_M=block_m, BLOCK_N=config.block_n,
+        GATHER=weight.order is not None and not arranged,
+        WHOLE=arranged or weight.inputs == weight.packed_inputs,
+        HAS_BIAS=bias is not None, ACT="gelu_tanh" if act in TANH_GELUS else act or "",
+        PAIRS=takes_pairs(weight, x), PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
+    return out
+
+
+def dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
+    """As PackedWeight.dequantize: [N, packed inputs]."""
+    tiles, outputs, depth = weight.words.shape
+    out = torch.empty((outputs, weight.packed_inputs), dtype=dtype, device=weight.words.device)
+    _dequantize_kernel[triton.cdiv(outputs, 64), tiles](
+        out, weight.words, weight.scales, weight.zeros, outputs, out.stride(0),
+        BITS=weight.bits, TILE=weight.tile, DEPTH=depth, BLOCK_N=64, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def tile_config(block_m: int, bits: int) -> Config:
+    """The tile of a launch; a plane of 8 bits takes twice the registers."""
+    config = CONFIGS[block_m]
+    return config._replace(block_n=64) if bits == 8 else config
+
+
+def takes_pairs(weight: PackedWeight, x: Tensor) -> bool:
+    """Whether two codes at once become bfloat16, by PTX that needs compute capability 9."""
+    if interpreted() or x.dtype != torch.bfloat16 or weight.words.dtype != torch.int16:
+        return False
+    return _capability(x.device) >= (9, 0)
+
+
+@cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return INTERPRETED_SMS
+    return torch.cuda.get_device_properties(device).multi_processor_count

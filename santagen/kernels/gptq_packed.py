@@ -1,0 +1,158 @@
+"""GPTQ integers in the layout that the products read: packed, in group order, one scale a tile.
+
+    words   [tiles, N, tile * bits / width]   a program's tile of N rows is one piece of memory
+    scales  [tiles, N]                        of the tile's group; zeros alike
+
+A tile is `tile` packed rows of one group. Its words hold `width / bits` planes: plane j, bits
+[j * bits, (j + 1) * bits) of each word, is the tile's rows [j * depth, (j + 1) * depth), so that
+taking a plane out needs a shift and a mask and no shuffle:
+
+    word of 16 bits   | row d + 3 depth | row d + 2 depth | row d + depth | row d |     (4 bits)
+
+Rows are sorted by group; where a group does not fill its last tile, rows whose code is the zero
+point (a weight of 0) fill it. Exact: 3 bits are stored as 4, and 2 bits as 4 where that is
+smaller. Knows no file format and multiplies nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+TILES = (128, 64, 32, 16)  # rows that share a scale, at most
+LEAST_DEPTH = 16  # rows of a plane: the depth of one step of a tensor core
+SCALE_BYTES = 3  # a scale and a zero point
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """One weight [N, K] (its rows are outputs), or a rank's slice of it.
+
+    words int16 or uint8, scales of any float type, zeros uint8: see above. `order` int32
+    [tiles * tile] is the input that each packed row belongs to (fillers name input 0); None where
+    row k is input k and fillers come last.
+    """
+
+    words: Tensor
+    scales: Tensor
+    zeros: Tensor
+    order: Tensor | None
+    inputs: int
+    bits: int
+    tile: int
+
+    @property
+    def outputs(self) -> int:
+        return self.words.shape[1]
+
+    @property
+    def packed_inputs(self) -> int:
+        """K with the fillers."""
+        return self.words.shape[0] * self.tile
+
+    @property
+    def nbytes(self) -> int:
+        parts = (self.words, self.scales, self.zeros)
+        return sum(part.nbytes for part in parts) + (0 if self.order is None else self.order.nbytes)
+
+    def dequantize(
+        self, dtype: torch.dtype = torch.float32, start: int = 0, stop: int | None = None
+    ) -> Tensor:
+        """Outputs [start, stop) in packed order [outputs, packed inputs].
+
+        Computed in float32 and rounded to `dtype` once.
+        """
+        words, scales, zeros = (
+            part[:, start:stop] for part in (self.words, self.scales, self.zeros)
+        )
+        tiles, outputs, depth = words.shape
+        planes = self.tile // depth
+        shape = (outputs, tiles, planes, depth)
+        weight = torch.empty(shape, dtype=dtype, device=words.device)
+        scale, zero = scales.float().unsqueeze(2), zeros.float().unsqueeze(2)
+        for j in range(planes):
+            codes = (words >> (j * self.bits)) & (2**self.bits - 1)  # drops the sign, too
+            weight[:, :, j] = codes.float().sub_(zero).mul_(scale).transpose(0, 1)
+        return weight.view(outputs, self.packed_inputs)
+
+    def arrange(self, x: Tensor) -> Tensor:
+        """x [M, K] in the order of the packed rows, [M, packed inputs]."""
+        if self.order is not None:
+            return x.index_select(1, self.order)
+        missing = self.packed_inputs - self.inputs
+        return torch.nn.functional.pad(x, (0, missing)) if missing else x
+
+
+def repack(
+    codes: Tensor, zeros: Tensor, scales: Tensor, groups: Tensor, bits: int
+) -> PackedWeight:
+    """codes uint8 [K, N], zeros uint8 and scales [groups, N], groups int64 [K]: each row's own.
+
+    Every device's; nothing is rounded.
+    """
+    inputs, outputs = codes.shape
+    counts = torch.bincount(groups, minlength=zeros.shape[0])
+    stored, tile = smallest_layout(counts.tolist(), bits)
+    source, filler, tile_group = _rows_by_group(groups, counts, tile)
+    rows = codes.index_select(0, source)
+    rows[filler] = zeros[tile_group[filler // tile]]
+    width = word_bits(stored, tile)
+    planes = width // stored
+    parts = rows.view(-1, planes, tile // planes, outputs)
+    words = torch.zeros(
+        parts.shape[0], outputs, tile // planes, dtype=torch.int32, device=codes.device
+    )
+    for j in range(planes):
+        words |= parts[:, j].transpose(1, 2).to(torch.int32) << (stored * j)
+    in_order = bool((source[:inputs] == torch.arange(inputs, device=codes.device)).all())
+    return PackedWeight(
+        words.to(torch.int16 if width == 16 else torch.uint8),
+        scales.index_select(0, tile_group),
+        zeros.index_select(0, tile_group),
+        None if in_order else source.int(),
+        inputs,
+        stored,
+        tile,
+    )
+
+
+def smallest_layout(counts: list[int], bits: int) -> tuple[int, int]:
+    """(bits stored, tile) of the fewest bytes for groups of these many rows; ties to the larger
+    tile."""
+
+    def size(layout: tuple[int, int]) -> tuple[float, int]:
+        stored, tile = layout
+        rows = sum(-(-count // tile) * tile for count in counts)
+        return rows * (stored / 8 + SCALE_BYTES / tile), -tile
+
+    possible = [
+        (stored, tile)
+        for stored in (2, 4, 8)
+        for tile in TILES
+        if stored >= bits and tile * stored // 8 >= LEAST_DEPTH
+    ]
+    return min(possible, key=size)
+
+
+def word_bits(stored: int, tile: int) -> int:
+    """16 where the planes stay deep enough, else 8."""
+    return 16 if stored < 8 and tile * stored // 16 >= LEAST_DEPTH else 8
+
+
+def _rows_by_group(groups: Tensor, counts: Tensor, tile: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(input of each packed row, places of the fillers, group of each tile)."""
+    device, inputs = groups.device, groups.shape[0]
+    order = torch.argsort(groups, stable=True)
+    by_group = groups[order]
+    padded = (counts + tile - 1) // tile * tile
+    rank = torch.arange(inputs, device=device) - (counts.cumsum(0) - counts)[by_group]
+    place = (padded.cumsum(0) - padded)[by_group] + rank
+    total = int(padded.sum())
+    source = torch.zeros(total, dtype=torch.int64, device=device)
+    source[place] = order
+    free = torch.ones(total, dtype=torch.bool, device=device)
+    free[place] = False
+    numbers = torch.arange(counts.shape[0], device=device)
+    return source, free.nonzero().flatten(), torch.repeat_interleave(numbers, padded // tile)
