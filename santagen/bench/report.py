@@ -34,14 +34,14 @@ def row(result: Result, limit: Limit) -> str:
     shares = shares_of_limit(result, limit)
     cells = [
         *sizes,
-        f"{prefill.median:,.0f}",
-        f"{prefill.min:,.0f}-{prefill.max:,.0f}",
+        _rate(prefill.median),
+        f"{_rate(prefill.min)}-{_rate(prefill.max)}",
         f"{shares['prefill']:.0%}",
-        f"{result.decode_rate.median:,.0f}",
+        _rate(result.decode_rate.median),
         _milliseconds(step.median),
         f"{_milliseconds(step.min)}-{_milliseconds(step.max)}",
         f"{shares['decode']:.0%}",
-        f"{result.whole_rate.median:,.0f}",
+        _rate(result.whole_rate.median),
         f"{result.peak_memory_bytes / GIB:.2f}",
     ]
     return _line(cells)
@@ -50,6 +50,10 @@ def row(result: Result, limit: Limit) -> str:
 def _line(cells: Iterable[str]) -> str:
     widths = (width for _, width in COLUMNS)
     return "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=False))
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.{1 if per_second < 100 else 0}f}"
 
 
 def _milliseconds(seconds: float) -> str:
