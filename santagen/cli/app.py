@@ -22,6 +22,7 @@ import typer
 from santagen import __version__
 from santagen.cli.bench_options import BenchOptions
 from santagen.cli.console import report_error
+from santagen.cli.convert_options import ConvertOptions
 from santagen.cli.eval_options import EvalOptions
 from santagen.cli.inspect_options import InspectOptions
 from santagen.cli.options import GenerateOptions
@@ -156,6 +157,18 @@ def bench(settings: Resolved[BenchOptions]) -> int:
     standard error; --output-json writes every number.
     """
     from santagen.cli.bench import run
+
+    return run(settings)
+
+
+@command(ConvertOptions)
+def convert(settings: Resolved[ConvertOptions]) -> int:
+    """Rewrite a checkpoint of any layout as standard safetensors.
+
+    As in santagen convert SRC DST --dtype bfloat16. DST is loadable by transformers too; it appears
+    once it is whole and compared. A GPTQ checkpoint asks for --dequantize.
+    """
+    from santagen.cli.convert import run
 
     return run(settings)
 
