@@ -12,7 +12,7 @@ from santagen.errors import SantagenError
 from santagen.model.attention import AttentionBackend, CacheShape
 
 CPU_SHARE = 0.4  # of the memory that is available when the cache is made
-DEFAULT_ROWS = {"cpu": 256, "cuda": 1024}
+DEFAULT_ROWS = {"cpu": 256, "cuda": 2048}
 DEFAULT_BATCHED_TOKENS = {"cpu": 2048, "cuda": 16384}
 MAX_ROWS = 65536
 
@@ -34,8 +34,14 @@ def plan_cache(
     attention: AttentionBackend,
     dtype: torch.dtype,
     device: torch.device,
+    ranks: int = 1,
+    sharing: int = 1,
 ) -> CachePlan:
-    """Sizes from the settings, the model's positions and the memory that is free after loading."""
+    """Sizes from the settings, the model's positions and the memory that is free after loading.
+
+    `ranks` hold a shard of the model each: K/V heads are cut, a single one is on every rank.
+    `sharing` processes use this machine's memory.
+    """
     size = attention.block_size
     longest = settings.max_model_len or config.n_positions
     if longest > config.n_positions:
@@ -58,12 +64,13 @@ def plan_cache(
         raise SantagenError(
             f"--max-num-seqs {rows} is more than {MAX_ROWS}.", "Give a smaller number."
         )
-    block_bytes = size * config.kv_bytes_per_token(dtype.itemsize)
+    heads = 1 if config.multi_query else config.n_head // ranks
+    block_bytes = size * config.kv_bytes_per_token(dtype.itemsize) * heads // config.n_kv_head
     blocks_a_row = -(-longest // size)
     if settings.num_blocks is not None:
         blocks = settings.num_blocks
     else:
-        room = _room(settings, config, batched, rows, device)
+        room = _room(settings, config, batched, rows, device, sharing)
         # One block nobody owns; more than every row at full length is of no use.
         blocks = min(room // block_bytes, rows * blocks_a_row + 1)
     longest = min(longest, (blocks - 1) * size)
@@ -73,7 +80,7 @@ def plan_cache(
             f"{block_bytes:,} bytes.",
             "Free memory, raise --gpu-memory-utilization, or use a smaller --block-size.",
         )
-    shape = CacheShape(config.n_layer, blocks, size, config.n_kv_head, config.head_dim)
+    shape = CacheShape(config.n_layer, blocks, size, heads, config.head_dim)
     return CachePlan(shape, longest, rows, batched, blocks * block_bytes)
 
 
@@ -88,7 +95,12 @@ def _positive(name: str, value: int | None, default: int) -> int:
 
 
 def _room(
-    settings: EngineConfig, config: ModelConfig, batched: int, rows: int, device: torch.device
+    settings: EngineConfig,
+    config: ModelConfig,
+    batched: int,
+    rows: int,
+    device: torch.device,
+    sharing: int,
 ) -> int:
     """Bytes for the cache: what is free, less what a forward of the largest batch needs."""
     if not 0 < settings.gpu_memory_utilization <= 1:
@@ -98,7 +110,7 @@ def _room(
             "0.9 is the default.",
         )
     if device.type == "cpu":
-        return int(_available_ram() * CPU_SHARE)
+        return int(_available_ram() * CPU_SHARE / sharing)
     free, total = torch.cuda.mem_get_info(device)
     in_use = total - free
     tokens = max(batched, config.n_positions)

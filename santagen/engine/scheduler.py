@@ -61,6 +61,7 @@ class Scheduler:
         self._device_size = 0  # rows that the device takes for live
         self._features: Features | None = None  # of the rows, until they change
         self._admissions = 0
+        self._filling = False  # the last launch was a prefill, and rows were still free
         self.needs_drain = False  # a preemption is due: outstanding tokens must be read first
 
     # -- queue ---------------------------------------------------------------------------------
@@ -145,10 +146,8 @@ class Scheduler:
 
     def _schedule_prefill(self) -> Step | None:
         free = self.limits.max_num_seqs - len(self.rows)
-        # Every prefill interrupts decoding: wait for an eighth of the rows, unless little is
-        # running.
-        useful = max(1, self.limits.max_num_seqs // 8)
-        if not self.waiting or not free or (free < useful and len(self.rows) > useful):
+        if not self.waiting or not free or not self._worth_filling(free):
+            self._filling = False
             return None
         items: list[PrefillItem] = []
         budget, samples = self.limits.max_num_batched_tokens, MAX_PREFILL_SAMPLES
@@ -166,9 +165,19 @@ class Scheduler:
             self.waiting.popleft()
             if self._groups.get(group.tokens) is group:
                 del self._groups[group.tokens]
-        if not items:
-            return None
-        return self._prefill_step(items)
+        self._filling = bool(items)
+        return self._prefill_step(items) if items else None
+
+    def _worth_filling(self, free: int) -> bool:
+        """Every prefill interrupts decoding: wait for an eighth of the rows, unless little is
+        running or all that waits fits; once begun, fill every row."""
+        useful = max(1, self.limits.max_num_seqs // 8)
+        return (
+            self._filling
+            or free >= useful
+            or len(self.rows) <= useful
+            or self.waiting_samples <= free
+        )
 
     def _prefill_step(self, items: list[PrefillItem]) -> Step:
         sequences = [sequence for item in items for sequence in item.samples]

@@ -173,3 +173,16 @@ def test_small_caches_do_not_thrash() -> None:
     jobs = [(tuple(range(i, i + 12)), 1, 40) for i in range(40)]
     _, scheduler = drive(jobs, rows=32, blocks=41, block_size=4, seed=2, ahead=0)
     assert scheduler.counts.preemptions <= 40
+
+
+def test_all_rows_are_filled_before_decoding_goes_on() -> None:
+    # three prompts a prefill: the sixteenth row is free alone, and is not left for the next round
+    scheduler = Scheduler(SchedulerLimits(16, 64), BlockManager(400, 4))
+    for number in range(20):
+        tokens = tuple(range(100 * number, 100 * number + 20))
+        request = Request(number, number, tokens, SamplingParams(max_tokens=8), (0,))
+        scheduler.add(Sequence(request, 0, (0, 0), 8))
+    steps = [scheduler.schedule() for _ in range(7)]
+    assert [step.is_prefill for step in steps if step is not None] == [True] * 6 + [False]
+    assert steps[5] is not None and steps[5].size == 16
+    assert scheduler.waiting_samples == 4
