@@ -16,7 +16,7 @@ it is, gptq_settings.py decides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 import torch
@@ -25,6 +25,7 @@ from torch import Tensor
 from santagen.checkpoint.gptq_settings import GPTQSettings
 from santagen.checkpoint.reader import TensorFiles
 
+EXACT_AS_THEY_ARE = (torch.float16, torch.bfloat16)  # of scales, whose sums are float32
 ELEMENTS_AT_ONCE = 2**20  # dequantised together: bounds the float copies beside the result
 
 
@@ -34,7 +35,7 @@ class GPTQLinear:
 
     codes uint8 [K, N], zeros uint8 [groups, N], scales float32 [groups, N], g_idx int64 [K]: the
     global group of each row. All groups of the layer are kept, whichever rows the slice holds; its
-    first row is input `first_input`.
+    first row is input `first_input`. `scales_dtype`, the file's, holds the scales exactly.
     """
 
     codes: Tensor
@@ -44,6 +45,12 @@ class GPTQLinear:
     bits: int
     group_size: int
     first_input: int = 0
+    scales_dtype: torch.dtype = torch.float32
+
+    def columns(self, order: Tensor) -> GPTQLinear:
+        """The outputs `order`, in that order."""
+        parts = ("codes", "zeros", "scales")
+        return replace(self, **{name: getattr(self, name).index_select(1, order) for name in parts})
 
     @property
     def act_order(self) -> bool:
@@ -138,6 +145,7 @@ def read_layer(
         bits,
         settings.group_size,
         first,
+        scales.dtype if scales.dtype in EXACT_AS_THEY_ARE else torch.float32,
     )
 
 

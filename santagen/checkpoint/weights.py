@@ -8,6 +8,7 @@ transposes is hidden here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,11 @@ Ranges = Sequence[Range]
 class Weights:
     """Rank `rank` of `world_size` of one checkpoint.
 
-    `notes` are remarks for the user, such as a label that the values overruled.
+    `notes` are remarks for the user, such as a label that the values overruled. `packed` asks the
+    model to keep a GPTQ checkpoint's integers.
     """
+
+    packed = False
 
     def __init__(
         self,
@@ -110,7 +114,7 @@ class Weights:
         if self._interleaved(prefix):
             whole = self._read_gptq(prefix, None, inp)
             order = self._head_order(out).to(self.device)
-            return [_columns(whole, order)]
+            return [whole.columns(order)]
         joined: list[GPTQLinear] = []
         for base, part in self._pieces(prefix, out):
             layer = self._read_gptq(base, part, inp)
@@ -183,15 +187,8 @@ def _join(one: GPTQLinear, two: GPTQLinear) -> GPTQLinear:
         torch.cat([getattr(one, part), getattr(two, part)], dim=1)
         for part in ("codes", "zeros", "scales")
     )
-    return GPTQLinear(codes, zeros, scales, one.g_idx, one.bits, one.group_size, one.first_input)
-
-
-def _columns(layer: GPTQLinear, order: Tensor) -> GPTQLinear:
-    """The outputs `order` of a layer."""
-    codes, zeros, scales = (part[:, order] for part in (layer.codes, layer.zeros, layer.scales))
-    return GPTQLinear(
-        codes, zeros, scales, layer.g_idx, layer.bits, layer.group_size, layer.first_input
-    )
+    exact = torch.promote_types(one.scales_dtype, two.scales_dtype)
+    return replace(one, codes=codes, zeros=zeros, scales=scales, scales_dtype=exact)
 
 
 def open_weights(

@@ -22,11 +22,13 @@ from santagen.kernels.embedding import embed
 from santagen.model.attention import AttentionBackend, KVCache, Seqlen, select_attention
 from santagen.model.layers import (
     FastLayerNorm,
+    Linear,
     TensorParallelColumnLinear,
     TensorParallelEmbedding,
     TensorParallelHead,
     TensorParallelRowLinear,
 )
+from santagen.model.quantized import QuantizedLinear, load_column, load_mlp, load_row
 
 
 def load_multi_mqa(
@@ -37,7 +39,7 @@ def load_multi_mqa(
     head_size: int,
     num_heads: int,
     hidden_size: int,
-) -> TensorParallelColumnLinear:
+) -> Linear | QuantizedLinear:
     """c_attn of this rank: its query heads, and the whole K/V head (its own K/V heads without
     multi-query).
 
@@ -74,9 +76,13 @@ def _load_multi_mqa_gptq(
     head_size: int,
     num_heads: int,
     hidden_size: int,
-) -> TensorParallelColumnLinear:
-    """The GPTQ half: `Weights` dequantises the same columns once, so the float half serves it."""
-    return _load_multi_mqa(config, prefix, weights, bias, head_size, num_heads, hidden_size)
+) -> Linear | QuantizedLinear:
+    """The GPTQ half: the same columns, packed; where they are not to stay so, `Weights` dequantises
+    them once and the float half serves."""
+    if not weights.packed:
+        return _load_multi_mqa(config, prefix, weights, bias, head_size, num_heads, hidden_size)
+    ranges = _qkv_ranges(config, weights.rank, head_size, num_heads, hidden_size)
+    return load_column(f"{prefix}.c_attn", weights, ranges, bias=bias)
 
 
 def _qkv_ranges(
@@ -111,7 +117,8 @@ class FlashMQAttention(nn.Module):
         )
         own = self.num_heads * self.head_size
         inp = (parallel.rank * own, (parallel.rank + 1) * own)
-        self.c_proj = TensorParallelRowLinear.load(f"{prefix}.c_proj", weights, inp, parallel)
+        load = load_row if weights.packed else TensorParallelRowLinear.load
+        self.c_proj = load(f"{prefix}.c_proj", weights, inp, parallel)
 
     def forward(
         self,
@@ -155,6 +162,11 @@ class MLP(nn.Module):
                 f"Choose a tensor-parallel size that divides {config.n_inner}.",
             )
         own = parallel.share(config.n_inner)
+        self.c_fc: Linear | QuantizedLinear
+        self.c_proj: Linear | QuantizedLinear
+        if weights.packed:
+            self.c_fc, self.c_proj = load_mlp(prefix, weights, own, config.activation, parallel)
+            return
         self.c_fc = TensorParallelColumnLinear.load(
             f"{prefix}.c_fc", weights, [own], config.activation
         )

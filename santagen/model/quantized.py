@@ -1,0 +1,103 @@
+"""Products whose GPTQ weights stay packed: the sharded layers of layers.py, with integers inside.
+
+Act-order costs mlp.c_proj nothing: the outputs of c_fc, and their biases, are put in the order of
+c_proj's groups once, at load. Elsewhere the product reads its input through a permutation. How the
+integers are laid out and multiplied is kernels.gptq_packed's and kernels.gptq_matmul's business,
+whether they stay packed is decided by checkpoint.gptq_choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from santagen.checkpoint.gptq import GPTQLinear
+from santagen.checkpoint.weights import Weights
+from santagen.distributed import TensorParallel
+from santagen.kernels.gptq_matmul import gptq_matmul, new_counters
+from santagen.kernels.gptq_packed import PackedWeight, repack
+from santagen.model.layers import FastLayerNorm
+
+
+class QuantizedLinear(nn.Module):
+    """y = act(x W^T + b), called as layers.Linear is; on the CPU a row's bits depend on no other.
+
+    `parts` lie side by side along the outputs: two where a file's q_attn and kv_attn group their
+    inputs differently, else one.
+    """
+
+    def __init__(
+        self, parts: Sequence[PackedWeight], bias: Tensor | None, act: str | None = None
+    ) -> None:
+        super().__init__()
+        self.parts, self.act = tuple(parts), act
+        sizes = [part.outputs for part in parts]
+        self.biases = (None,) * len(sizes) if bias is None else bias.split(sizes)
+        self.counters = [new_counters(part.outputs, part.words.device) for part in parts]
+
+    def forward(self, x: Tensor) -> Tensor:
+        outs = [
+            gptq_matmul(x, part, bias, self.act, counters)
+            for part, bias, counters in zip(self.parts, self.biases, self.counters, strict=True)
+        ]
+        return outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)
+
+    def after_norm(
+        self, norm: FastLayerNorm, x: Tensor, residual: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """(this product of norm(x + residual), x + residual)."""
+        normed, total = norm(x, residual)
+        return self(normed), total
+
+
+class QuantizedRowLinear(QuantizedLinear):
+    """A product whose inputs are sharded: bias on rank 0 alone, and an all-reduce at the end."""
+
+    def __init__(self, part: PackedWeight, bias: Tensor | None, parallel: TensorParallel) -> None:
+        super().__init__([part], bias if parallel.rank == 0 else None)
+        self.parallel = parallel
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.parallel.all_reduce(super().forward(x))
+
+
+def load_column(
+    prefix: str, weights: Weights, out: Sequence[tuple[int, int]], bias: bool = True
+) -> QuantizedLinear:
+    """The output ranges `out` of a layer, packed."""
+    parts = [pack(layer) for layer in weights.get_gptq(prefix, out=out)]
+    return QuantizedLinear(parts, weights.get_bias(prefix, out) if bias else None)
+
+
+def load_row(
+    prefix: str, weights: Weights, inp: tuple[int, int], parallel: TensorParallel
+) -> QuantizedRowLinear:
+    """The input range `inp` of a layer, packed; its rows keep their global groups."""
+    (layer,) = weights.get_gptq(prefix, inp=inp)
+    return QuantizedRowLinear(pack(layer), weights.get_bias(prefix), parallel)
+
+
+def load_mlp(
+    prefix: str, weights: Weights, own: tuple[int, int], act: str, parallel: TensorParallel
+) -> tuple[QuantizedLinear, QuantizedRowLinear]:
+    """(c_fc, c_proj) of the inner range `own`, c_fc's outputs in the order c_proj reads them in.
+
+    Where a group does not fill its last tile, c_fc computes an output once more; it weighs 0.
+    """
+    (up,) = weights.get_gptq(f"{prefix}.c_fc", out=[own])
+    (down,) = weights.get_gptq(f"{prefix}.c_proj", inp=own)
+    bias, second = weights.get_bias(f"{prefix}.c_fc", [own]), pack(down)
+    if second.order is not None:
+        up, bias = up.columns(second.order), bias.index_select(0, second.order)
+        second = replace(second, order=None, inputs=second.packed_inputs)
+    c_proj = QuantizedRowLinear(second, weights.get_bias(f"{prefix}.c_proj"), parallel)
+    return QuantizedLinear([pack(up)], bias, act), c_proj
+
+
+def pack(layer: GPTQLinear) -> PackedWeight:
+    """A layer's integers in the layout of the products; its scales as exact as the file's."""
+    scales = layer.scales.to(layer.scales_dtype)
+    return repack(layer.codes, layer.zeros, scales, layer.g_idx, layer.bits)
