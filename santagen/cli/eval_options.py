@@ -1,10 +1,11 @@
-"""The options of `santagen eval`, one line each; see `cli.options`."""
+"""The options of `santagen eval`, one line each; those it shares with generate are `cli.options`'."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from santagen.cli.options import like_generate
 from santagen.cli.settings import NUMBER, SIZE, SWITCH, TEXT, TEXTS, WHOLE, Kind, choice, option
 
 # fmt: off
@@ -32,12 +33,13 @@ class EvalOptions:
     k: tuple[int, ...] = option("Task", WHOLES, (1, 10, 100), "--k", help="Report pass@K. Repeatable.", shown_default="1, 10, 100")
     compare: bool = option("Task", SWITCH, False, "--compare", help="Compare two result files, problem by problem.", in_file=False)
 
-    model: str | None = option("Model", TEXT, None, "--model", "-m", help="Hub id or local directory.", shown_default="the small bundled model")
-    revision: str | None = option("Model", TEXT, None, "--revision", help="Branch, tag or commit on the hub.")
-    hf_token: str | None = option("Model", TEXT, None, "--hf-token", help="Token for the hub; HF_TOKEN works too.", secret=True)
-    tokenizer: str | None = option("Model", TEXT, None, "--tokenizer", help="Directory or hub id of the tokenizer.", shown_default="the model's own")
-    dtype: str = option("Model", choice("auto", "bfloat16", "float16", "float32"), "auto", "--dtype", help="Number format to compute in.")
-    device: str = option("Model", choice("auto", "cuda", "cpu"), "auto", "--device", help="Where to run.")
+    model: str | None = like_generate("model")
+    revision: str | None = like_generate("revision")
+    hf_token: str | None = like_generate("hf_token")
+    tokenizer: str | None = like_generate("tokenizer")
+    dtype: str = like_generate("dtype")
+    device: str = like_generate("device")
+    attention: str = like_generate("attention")
 
     greedy: bool = option("Sampling", SWITCH, False, "--greedy", help="One sample at temperature 0.")
     temperature: float | None = option("Sampling", NUMBER, None, "--temperature", help="0 is greedy; higher is more varied.", shown_default="the task's")
@@ -45,12 +47,15 @@ class EvalOptions:
     n: int | None = option("Sampling", WHOLE, None, "--n", "-n", help="Samples per problem.", shown_default="the task's")
     max_tokens: int | None = option("Sampling", SIZE, None, "--max-tokens", "--max-new-tokens", help="Most tokens to generate per sample.", shown_default="the task's")
     length_limit: int | None = option("Sampling", SIZE, None, "--length-limit", help="Most tokens of prompt and answer together.", shown_default="the task's")
-    seed: int = option("Sampling", WHOLE, 0, "--seed", help="Seed of every sample's random numbers.")
-    fim_mode: str = option("Sampling", choice("psm", "spm"), "psm", "--fim-mode", help="Order of an infilling prompt: prefix-suffix-middle or suffix-prefix-middle.")
+    seed: int = like_generate("seed")
+    fim_mode: str = like_generate("fim_mode", panel="Sampling")
 
-    max_num_seqs: int | None = option("Limits", SIZE, None, "--max-num-seqs", help="Most samples that run at once.", shown_default="from the device")
-    max_model_len: int | None = option("Limits", SIZE, None, "--max-model-len", help="Most tokens the model may hold per sample.", shown_default="the model's")
-    gpu_memory_utilization: float = option("Limits", NUMBER, 0.9, "--gpu-memory-utilization", help="Share of the GPU's memory to use.")
+    max_num_seqs: int | None = like_generate("max_num_seqs")
+    max_num_batched_tokens: int | None = like_generate("max_num_batched_tokens")
+    max_model_len: int | None = like_generate("max_model_len")
+    gpu_memory_utilization: float = like_generate("gpu_memory_utilization")
+    block_size: int | None = like_generate("block_size")
+    enforce_eager: bool = like_generate("enforce_eager")
 
     allow_code_execution: bool = option("Sandbox", SWITCH, False, "--allow-code-execution", help="Agree to run programs that a model wrote; HF_ALLOW_CODE_EVAL=1 works too.")
     sandbox: str = option("Sandbox", choice("auto", "namespaces", "bubblewrap", "plain"), "auto", "--sandbox", help="How programs are confined; auto takes the strongest that works.")
@@ -64,8 +69,8 @@ class EvalOptions:
     format: str = option("Run", choice("samples", "evalplus", "bigcode", "multipl-e"), "samples", "--format", help="Form of --samples-out.")
     resume: bool = option("Run", SWITCH, False, "--resume", help="Go on with a result that was interrupted.")
     overwrite: bool = option("Run", SWITCH, False, "--overwrite", help="Replace a result that exists.")
-    config: str | None = option("Run", TEXT, None, "--config", help="TOML file of defaults for these options.", in_file=False)
-    show_config: bool = option("Run", SWITCH, False, "--show-config", help="Print the settings in force and where they come from, then exit.", in_file=False)
-    progress: bool | None = option("Run", SWITCH, None, "--progress/--no-progress", help="Show progress on stderr.", shown_default="on")
-    quiet: bool = option("Run", SWITCH, False, "--quiet", "-q", help="Print errors only.")
+    config: str | None = like_generate("config")
+    show_config: bool = like_generate("show_config")
+    progress: bool | None = like_generate("progress")
+    quiet: bool = like_generate("quiet")
     verbose: bool = option("Run", SWITCH, False, "--verbose", "-v", help="Print more about the engine and the sandbox.")

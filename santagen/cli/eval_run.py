@@ -19,7 +19,7 @@ from santagen.cli.describe import plain_settings, resume_command, versions
 from santagen.cli.eval_inputs import chosen_task, require_consent
 from santagen.cli.eval_options import EvalOptions
 from santagen.cli.eval_progress import Counts, EvalProgress
-from santagen.cli.eval_table import result_table
+from santagen.cli.eval_table import many, result_table
 from santagen.cli.interrupt import Interrupts
 from santagen.cli.model import engine_settings, find_model, output_path
 from santagen.cli.progress import Tally
@@ -30,17 +30,15 @@ from santagen.evaluation.generation import Settings, generate_samples, settings_
 from santagen.evaluation.result import ResultFile, summarise
 from santagen.evaluation.runner import Scorer, Verdict
 from santagen.evaluation.self_check import SelfCheck, self_check
+from santagen.evaluation.statistics import GENERATED_AT
 from santagen.evaluation.tasks import Task
 from santagen.request import RowFailure
 
 INTERRUPTED = 130
-MEMORY_FIELDS = (
-    "sandbox",
-    "timeout",
-    "memory",
-    "dtype",
-    "tokenizer",
-)  # beside what decides the samples
+# What a resumed run must share with the first, beside what decides the samples.
+MEMORY_FIELDS = ("sandbox", "timeout", "memory", "dtype", "tokenizer")
+# How a run was called, which says nothing about its result.
+CALL_FIELDS = ("resume", "overwrite", "config", "show_config", "progress", "quiet", "verbose")
 
 
 class Evaluation:
@@ -104,9 +102,10 @@ class Evaluation:
         found = settings_for(task, **{name: getattr(self.options, name) for name in names})
         params = found.params
         self.console.say(
-            f"{task.name}: {len(task.problems)} problems from {task.source}, n {params.n}, "
+            f"{task.name}: {many(len(task.problems), 'problem')} from {task.source}, n {params.n}, "
             f"temperature {params.temperature:g}, top_p {params.top_p:g}, {found.note}"
         )
+        self.console.say(f"{task.name}: prompts {task.form}; answers end at {task.stops_in_words}")
         return found
 
     def _head(self, task: Task, samples: Path | None) -> dict[str, Any]:
@@ -116,6 +115,8 @@ class Evaluation:
             "versions": versions(),
         }
         settings = plain_settings(self.options)
+        for name in CALL_FIELDS:
+            del settings[name]
         if self.sampling is not None:
             from santagen.checkpoint.source import model_fingerprint
 
@@ -126,7 +127,8 @@ class Evaluation:
                 "revision": source.revision,
                 "fingerprint": fingerprint,
             }
-            settings |= {**self.sampling.as_json(), "preset": self.sampling.note}
+            note = self.sampling.note
+            settings |= {**self.sampling.as_json(), "preset": note, "prompts": task.form}
         elif samples is not None and self.samples_file is not None:
             found: SampleFile = self.samples_file
             digest = hashlib.sha256(samples.read_bytes()).hexdigest() if samples.is_file() else None
@@ -203,7 +205,7 @@ class Evaluation:
             tally.samples_wanted = len(task.problems) * self.sampling.params.n - len(done)
             samples, tokens = self._generated(task, self.sampling, done, tally)
         show = not self.options.quiet if self.options.progress is None else self.options.progress
-        progress = EvalProgress(tally, tokens, show, self.counts)
+        progress = EvalProgress(tally, tokens, show, self.counts, self.options.k)
         progress.generating = self.sampling is not None
         with progress:
             for sample in samples:
@@ -230,6 +232,9 @@ class Evaluation:
         for line in llm.describe():
             self.console.detail(line)
 
+        before = 0.0 if self.result is None else self.result.seconds_before()
+        started = time.monotonic()
+
         def samples() -> Iterator[Sample]:
             for found in generate_samples(task, llm, sampling, done):
                 if isinstance(found, RowFailure):
@@ -239,6 +244,7 @@ class Evaluation:
                     self.console.warn(found.error, found.hint)
                 else:
                     tally.add(found.extra["usage"]["completion_tokens"])
+                    found.extra[GENERATED_AT] = round(before + time.monotonic() - started, 3)
                     yield found
 
         return samples(), lambda: llm.engine.stats.generated_tokens
@@ -283,7 +289,7 @@ class Evaluation:
         for line in result_table(content):
             self.console.say(line)
         where = f", written to {self.output}" if self.output is not None else ""
-        self.console.say(f"{len(self.verdicts):,} samples in {seconds:.1f} s{where}")
+        self.console.say(f"{many(len(self.verdicts), 'sample')} in {seconds:.1f} s{where}")
 
     def _say_interrupted(self) -> None:
         if self.result is None:

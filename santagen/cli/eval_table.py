@@ -17,7 +17,7 @@ def result_table(result: dict[str, Any]) -> list[str]:
     tier = (result.get("sandbox") or {}).get("tier")
     where = f", sandbox {tier}" if tier else ""
     lines = [
-        f"{result['task']}: {_many(len(problems), 'problem')}, {_many(samples, 'sample')}{where}"
+        f"{result['task']}: {many(len(problems), 'problem')}, {many(samples, 'sample')}{where}"
     ]
     rows = [(f"pass@{k}", found) for k, found in result["pass_at_k"].items()]
     if result.get("exact_match"):
@@ -40,7 +40,7 @@ def result_table(result: dict[str, Any]) -> list[str]:
 
 def comparison_table(found: Comparison, names: tuple[str, str]) -> list[str]:
     """The lines of a comparison: B minus A."""
-    both = _many(found.problems, "problem")
+    both = many(found.problems, "problem")
     lines = [f"{found.task}: {both} in both; A is {names[0]}, B is {names[1]}"]
     head = f"{'A %':>7} {'B %':>7} {'B - A':>7}   {'95 %':^16}  {'p':>6}  better/worse/equal"
     lines.append(f"  {'':9} {head}")
@@ -86,5 +86,5 @@ def _interval(pair: Any) -> str:
     return f"{100 * pair[0]:6.2f} .. {100 * pair[1]:6.2f}"
 
 
-def _many(count: int, word: str) -> str:
+def many(count: int, word: str) -> str:
     return f"{count:,} {word}" + ("" if count == 1 else "s")

@@ -5,7 +5,9 @@ How a value is read, and which source wins, is `cli.settings`'s business; what i
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from santagen.cli.settings import (
     ESCAPED_TEXTS,
@@ -80,3 +82,9 @@ class GenerateOptions:
     progress: bool | None = option("Run", SWITCH, None, "--progress/--no-progress", help="Show progress on stderr.", shown_default="on")
     quiet: bool = option("Run", SWITCH, False, "--quiet", "-q", help="Print errors only.")
     verbose: bool = option("Run", SWITCH, False, "--verbose", "-v", help="Print more about the engine and every failed row.")
+
+
+def like_generate(name: str, **changes: Any) -> Any:
+    """For another command: the option that `generate` has under that name, but for changes."""
+    found = GenerateOptions.__dataclass_fields__[name]
+    return dataclasses.field(default=found.default, metadata={**found.metadata, **changes})

@@ -19,6 +19,7 @@ from typing import Any
 
 from santagen.errors import SantagenError
 from santagen.evaluation.problems import Problem
+from santagen.evaluation.statistics import GENERATED_AT
 from santagen.evaluation.task_sources import read_json_value, read_rows
 from santagen.evaluation.tasks import Task
 from santagen.io.files import write_atomically
@@ -51,7 +52,7 @@ class SampleFile:
     echoes: int = 0
 
 
-_EXTRA = ("finish_reason", "stop_reason", "usage")
+_EXTRA = ("finish_reason", "stop_reason", "usage", GENERATED_AT)
 
 
 def read_samples(path: Path, task: Task) -> SampleFile:

@@ -21,7 +21,7 @@ from santagen.errors import SantagenError
 from santagen.evaluation.files import Sample
 from santagen.evaluation.pass_at_k import Estimate, estimate, useful_ks
 from santagen.evaluation.runner import Verdict
-from santagen.evaluation.task_sources import read_rows
+from santagen.evaluation.statistics import GENERATED_AT, sample_statistics
 from santagen.evaluation.tasks import Task
 from santagen.io.files import OutputLock, write_atomically
 from santagen.io.manifest import check_identity, scrub
@@ -67,7 +67,14 @@ def summarise(
     classes: Counter[str] = Counter()
     for problem in problems.values():
         classes.update(problem["classes"])
-    return {**summary, "classes": dict(sorted(classes.items())), "problems": problems}
+    extras = (verdict.sample.extra for group in by_problem.values() for verdict in group)
+    generation = sample_statistics(extras)
+    return {
+        **summary,
+        "classes": dict(sorted(classes.items())),
+        "generation": generation if len(generation) > 1 else None,
+        "problems": problems,
+    }
 
 
 def exact_match(groups: Iterable[Sequence[Verdict]], greedy: bool = False) -> Estimate | None:
@@ -107,8 +114,14 @@ class ResultFile:
         self._head = {"format_version": FORMAT_VERSION, **head}
         self._lock = OutputLock(path)
         self._fd = -1
+        self._goes_on = False
         self.verdicts: dict[tuple[str, int], Verdict] = {}
         self.waiting: dict[tuple[str, int], Sample] = {}
+
+    def seconds_before(self) -> float:
+        """How long an earlier run had been generating when its last sample was there."""
+        known = [*self.waiting.values(), *(verdict.sample for verdict in self.verdicts.values())]
+        return max((float(sample.extra.get(GENERATED_AT, 0)) for sample in known), default=0.0)
 
     @classmethod
     def open(
@@ -139,54 +152,62 @@ class ResultFile:
         return made
 
     def _start(self, resume: bool, overwrite: bool) -> None:
+        """Read what an earlier run left. Its files stay as they are until `_begin`."""
         journal = samples_path(self.path)
         if (self.path.exists() or journal.exists()) and not (resume or overwrite):
             raise SantagenError(
                 f"{self.path} exists.",
                 "Use --resume to go on with it, --overwrite to replace it, or another -o.",
             )
-        if resume and self.path.exists():
+        self._goes_on = resume and self.path.exists()
+        if self._goes_on:
             earlier = read_json(self.path, "start again with --overwrite")
             check_identity(self.path, earlier, self.identity)
             self._read_journal(journal)
-        else:
+
+    def _begin(self) -> None:
+        """Open the journal, before the first line: a run that fails earlier costs nothing."""
+        journal = samples_path(self.path)
+        if not self._goes_on:
             journal.unlink(missing_ok=True)
+        elif journal.exists():
+            data = journal.read_bytes()
+            os.truncate(journal, data.rfind(b"\n") + 1)  # a kill in the middle of a line
         self._write_result({"complete": False})
         self._fd = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
 
     def _read_journal(self, journal: Path) -> None:
         if not journal.exists():
             return
-        data = journal.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):  # a kill in the middle of a line
-            os.truncate(journal, len(whole))
-        for row in read_rows(journal) if whole else []:
+        lines = journal.read_bytes().split(b"\n")[:-1]  # the last is empty, or torn by a kill
+        for row in map(json.loads, lines):
             key = (row["task_id"], row["index"])
             if "class" in row:
                 self.verdicts[key] = Verdict.from_json(row)
                 self.waiting.pop(key, None)
             elif key not in self.verdicts:
-                extra = row.get("extra", {})
                 self.waiting[key] = Sample(
-                    row["task_id"], row["index"], row["completion"], None, extra
+                    *key, row["completion"], row.get("solution"), row.get("extra", {})
                 )
 
     def generated(self, sample: Sample) -> None:
         """A sample is there, not yet judged."""
-        row = {
+        row: dict[str, Any] = {
             "task_id": sample.task_id,
             "index": sample.index,
             "completion": sample.completion,
-            "extra": sample.extra,
         }
-        self._append(row)
+        if sample.program is not None:
+            row["solution"] = sample.program
+        self._append({**row, "extra": sample.extra})
 
     def judged(self, verdict: Verdict) -> None:
         self.verdicts[verdict.sample.task_id, verdict.sample.index] = verdict
         self._append(verdict.as_json())
 
     def _append(self, row: dict[str, Any]) -> None:
+        if self._fd < 0:
+            self._begin()
         line = json.dumps(row).encode() + b"\n"
         while line:
             line = line[os.write(self._fd, line) :]

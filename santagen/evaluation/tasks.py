@@ -59,6 +59,7 @@ class Task:
     fingerprint: str  # SHA-256 of the problems
     whole: int  # how many problems the full task has
     readable: tuple[str, ...] = ()  # folders of the tools that run the programs
+    form: str = "taken to the letter"  # what is done to the data's prompt before the model sees it
 
     @property
     def infilling(self) -> bool:
@@ -72,6 +73,12 @@ class Task:
     @property
     def partial(self) -> bool:
         return len(self.problems) < self.whole
+
+    @property
+    def stops_in_words(self) -> str:
+        if any(problem.stop is not None for problem in self.problems):
+            return "each problem's own stop tokens"
+        return ", ".join(map(repr, self.stops)) or "the model's own end only"
 
     def by_id(self) -> dict[str, Problem]:
         return {problem.task_id: problem for problem in self.problems}
@@ -99,6 +106,7 @@ class _Kind:
     stops: tuple[str, ...]
     preset: Preset
     fetch: Callable[[], tuple[list[Row], str]] | None = None
+    form: str = "taken to the letter"
 
 
 def load_task(name: str, problems_file: Path | None = None) -> Task:
@@ -154,7 +162,10 @@ def _task(name: str, kind: _Kind, problems: list[Problem], rows: list[Row], sour
     if name == "infilling":
         name = _infilling_name(ids[0])
     preset = PRESETS.get(name, kind.preset)
-    return Task(name, tuple(problems), kind.stops, preset, source, digest, len(problems), readable)
+    count = len(problems)
+    return Task(
+        name, tuple(problems), kind.stops, preset, source, digest, count, readable, kind.form
+    )
 
 
 # -- reading one problem -----------------------------------------------------------------------
@@ -238,14 +249,20 @@ _SHORT = Preset(
 )
 _LONG = dataclasses.replace(_SHORT, max_tokens=256, note="at most 256 new tokens")
 PRESETS = {"infilling-single-line": _SHORT}
+_STRIPPED = "stripped of white space at their end"
+_INCODER = "a docstring of the text and the first test, as for InCoder"
 KINDS = {
-    "humaneval": _Kind(_humaneval_problem, HUMANEVAL_STOPS, Preset(), fetch_humaneval),
-    "mbpp": _Kind(_mbpp_problem, MBPP_STOPS, Preset(), fetch_mbpp),
+    "humaneval": _Kind(_humaneval_problem, HUMANEVAL_STOPS, Preset(), fetch_humaneval, _STRIPPED),
+    "mbpp": _Kind(_mbpp_problem, MBPP_STOPS, Preset(), fetch_mbpp, _INCODER),
     # A stop at a line end would empty most answers: the prefix lacks the line end before the hole.
     "infilling": _Kind(_infilling_problem, (), _LONG),
-    "multipl-e": _Kind(_multipl_e_problem, (), Preset()),
+    "multipl-e": _Kind(_multipl_e_problem, (), Preset(), form=_STRIPPED),
     "mini": _Kind(
-        _humaneval_problem, HUMANEVAL_STOPS, Preset(0.8, n=20), bundled("mini_eval.jsonl")
+        _humaneval_problem,
+        HUMANEVAL_STOPS,
+        Preset(0.8, n=20),
+        bundled("mini_eval.jsonl"),
+        _STRIPPED,
     ),
     "mini-infilling": _Kind(_mini_infilling_problem, (), _SHORT, bundled("mini_fim.jsonl")),
 }

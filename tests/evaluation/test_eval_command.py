@@ -91,7 +91,20 @@ def test_a_failed_self_check_yields_no_score(cli: Any, samples_file: Path, tmp_p
     path = write_rows(tmp_path / "bad.jsonl", bad)
     ran = cli(samples_file, "--problems", path, ALLOW, "-o", tmp_path / "r.json")
     assert ran.code == 2 and "self-check failed" in ran.err and "pass@1" not in ran.err
-    assert "pass_at_k" not in json.loads((tmp_path / "r.json").read_text())
+    assert not (tmp_path / "r.json").exists()
+
+
+def test_a_failed_start_leaves_an_earlier_result_alone(
+    cli: Any, samples_file: Path, problem_file: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "r.json"
+    assert cli(samples_file, "--problems", problem_file, ALLOW, "-o", output).code == 0
+    before = [path.read_bytes() for path in sorted(tmp_path.glob("r.*"))]
+    bad = [{**ROWS[0], "canonical_solution": "    return 1\n"}, *ROWS[1:]]
+    broken = write_rows(tmp_path / "bad.jsonl", bad)
+    ran = cli(samples_file, "--problems", broken, ALLOW, "-o", output, "--overwrite")
+    assert ran.code == 2 and "self-check failed" in ran.err
+    assert [path.read_bytes() for path in sorted(tmp_path.glob("r.*"))] == before
 
 
 @pytest.mark.parametrize(
@@ -126,6 +139,15 @@ def test_results_are_compared(
     assert "+50.00" in ran.err
 
 
+def without_times(result: dict[str, Any]) -> dict[str, Any]:
+    """A result less what no two runs share."""
+    generation = result["generation"] and {
+        name: value for name, value in result["generation"].items() if name != "timeline"
+    }
+    settings = {name: value for name, value in result["settings"].items() if name != "output"}
+    return {**result, "seconds": 0, "generation": generation, "settings": settings}
+
+
 def test_the_bundled_model_is_generated_with_and_scored(cli: Any, tmp_path: Path) -> None:
     output = tmp_path / "r.json"
     words = ["mini", "--limit", 3, "-n", 2, "--max-tokens", 48, ALLOW, "-o", output]
@@ -146,10 +168,9 @@ def test_the_bundled_model_is_generated_with_and_scored(cli: Any, tmp_path: Path
     assert cli(*words, "--resume").code == 0
     first, second = json.loads(before), json.loads(output.read_text())
     for found in (first, second):
-        found.pop("seconds")
-        for name in ("resume", "samples_out", "format"):
+        for name in ("samples_out", "format"):
             found["settings"].pop(name)
-    assert first == second
+    assert without_times(first) == without_times(second)
 
 
 def test_an_interrupted_run_goes_on_to_the_same_result(
@@ -181,12 +202,63 @@ def test_an_interrupted_run_goes_on_to_the_same_result(
     assert process.returncode == 130 and "Go on with: santagen eval mini" in said, said
     assert cli(*words[:8], "-o", output, "--resume").code == 0
     assert cli(*words[:8], "-o", tmp_path / "whole.json").code == 0
-    problems = [
-        json.loads((tmp_path / name).read_text())["problems"] for name in ("r.json", "whole.json")
+    results = [
+        without_times(json.loads((tmp_path / name).read_text()))
+        for name in ("r.json", "whole.json")
     ]
-    assert problems[0] == problems[1]
-    texts = [
-        [json.loads(line)["completion"] for line in (tmp_path / name).read_text().splitlines()]
+    assert results[0] == results[1]
+    rows = [
+        [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
         for name in ("r.samples.jsonl", "whole.samples.jsonl")
     ]
-    assert texts[0] == texts[1] and len(texts[0]) == 12
+    times = [row["generated_at"] for row in rows[0]]
+    assert min(times) >= 0 and len(set(times)) > 1
+    for row in (*rows[0], *rows[1]):
+        del row["generated_at"], row["cpu_seconds"]
+    assert rows[0] == rows[1] and len(rows[0]) == 12
+
+
+@pytest.mark.parametrize("form", ["samples", "evalplus", "bigcode"])
+def test_scoring_a_file_goes_on_to_the_same_result(
+    cli: Any, problem_file: Path, tmp_path: Path, form: str
+) -> None:
+    """Killed after some lines of the journal: a sample without a verdict, and half a line."""
+    programs = [row["prompt"] + row["canonical_solution"] for row in ROWS]
+    # A whole program that doesn't begin with the prompt.
+    programs[0] = "import math\ndef double(n):\n    return n + n\n"
+    samples = [
+        {"task_id": row["task_id"], "solution": text}
+        for row, program in zip(ROWS, programs, strict=True)
+        for text in (program, program + "    # again\n", row["prompt"] + "    return (\n")
+    ]
+    path = tmp_path / "s.jsonl"
+    if form == "bigcode":
+        path = tmp_path / "generations_mini.json"
+        path.write_text(
+            json.dumps([[s["solution"] for s in samples[i : i + 3]] for i in (0, 3, 6)])
+        )
+    elif form == "evalplus":
+        write_rows(path, samples)
+    else:
+        rows = [
+            {"task_id": row["task_id"], "completion": text}
+            for row in ROWS
+            for text in (row["canonical_solution"], "    return 3\n")
+        ]
+        write_rows(path, rows)
+    words = [path, "--problems", problem_file, ALLOW, "-o", tmp_path / "r.json"]
+    assert cli(*words).code == 0
+    whole = json.loads((tmp_path / "r.json").read_text())
+    journal = tmp_path / "r.samples.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    names = ("task_id", "index", "completion", "solution")
+    waiting = [{name: line[name] for name in names if name in line} for line in lines]
+    kept = [*waiting[:2], lines[3], lines[-1]]
+    journal.write_text("".join(json.dumps(row) + "\n" for row in kept) + '{"task_id": "Mi')
+    assert cli(*words, "--resume").code == 0
+    assert without_times(json.loads((tmp_path / "r.json").read_text())) == without_times(whole)
+    again = [json.loads(line) for line in journal.read_text().splitlines()]
+    for row in (*lines, *again):
+        del row["cpu_seconds"]
+    assert again == lines
+    assert any(problem["c"] for problem in whole["problems"].values())

@@ -172,6 +172,8 @@ def test_result_file_is_not_overwritten_or_mixed(task: Task, tmp_path: Path) -> 
     made = ResultFile.open(path, identity={"model": "a"}, head={})
     with pytest.raises(SantagenError, match="Another run"):
         ResultFile.open(path, identity={"model": "a"}, head={}, resume=True)
+    assert not path.exists()
+    made.generated(Sample("Mini/0", 0, "x"))
     made.close()
     with pytest.raises(SantagenError, match="exists"):
         ResultFile.open(path, identity={"model": "a"}, head={})
