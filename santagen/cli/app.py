@@ -142,7 +142,8 @@ def inspect(settings: Resolved[InspectOptions]) -> int:
     """Tell what a model holds and what fits, from its headers alone.
 
     As in santagen inspect MODEL --memory 24GiB. The report goes to standard error, --json to
-    standard output. Exit code 2 says that a run would be refused, and why is printed.
+    standard output. Exit code 2 says that a run would be refused, and why is printed. Of a hub
+    model only small files and headers are fetched, but .bin files are downloaded whole.
     """
     from santagen.cli.inspect import run
 

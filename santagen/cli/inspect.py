@@ -8,11 +8,11 @@ refused, with the reasons.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from santagen.checkpoint.inspection import DTYPE_BYTES, Examination, run_dtype
-from santagen.checkpoint.source import ModelSource, resolve_model
+from santagen.checkpoint.inspection_hub import headers_source
+from santagen.checkpoint.source import ModelSource
 from santagen.cli.console import Console, report_error
 from santagen.cli.describe import show_config
 from santagen.cli.inspect_memory import fit, sequence_length, too_small
@@ -36,9 +36,11 @@ def run(settings: Resolved[InspectOptions]) -> int:
             "at most 1.",
             "0.9 is the default.",
         )
-    source = resolve_model(options.model, revision=options.revision, token=options.hf_token)
-    found = Examination.of(source.path)
-    report = build_report(source, found, options)
+    with headers_source(
+        options.model, revision=options.revision, token=options.hf_token
+    ) as source:
+        found = Examination.of(source.path)
+        report = build_report(source, found, options)
     console = Console()
     if options.json:
         print(json.dumps(report, indent=2, ensure_ascii=False))
@@ -115,12 +117,13 @@ def _tokenizer_facts(
     source: ModelSource, config: ModelConfig | None, options: InspectOptions
 ) -> dict[str, Any] | None:
     """Spelling, end tokens, and ids that only one of tokenizer and model has; None without one."""
-    path: Path = source.path
     if options.tokenizer is not None:
-        path = resolve_model(options.tokenizer, token=options.hf_token).path
-    elif not has_tokenizer(path):
+        with headers_source(options.tokenizer, token=options.hf_token) as other:
+            tokenizer = Tokenizer.from_directory(other.path, config)
+    elif has_tokenizer(source.path):
+        tokenizer = Tokenizer.from_directory(source.path, config)
+    else:
         return None
-    tokenizer = Tokenizer.from_directory(path, config)
     names = {number: token for token, number in tokenizer.vocabulary.items()}
     fim = tokenizer.fim
     facts: dict[str, Any] = {
