@@ -15,13 +15,16 @@ import torch
 from torch import Tensor
 
 SMALL = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
-STEP_ABOVE = 128  # above SMALL: at most an eighth of the rows is padding up to 1,024
+STEPS = ((1024, 128), (1 << 30, 256))  # (up to, step) above SMALL: an eighth is padding at most
 
 
 def ladder(largest: int) -> list[int]:
     """Batch sizes to record, up to and including `largest`."""
     sizes = [size for size in SMALL if size < largest]
-    sizes += range(SMALL[-1] + STEP_ABOVE, largest, STEP_ABOVE)
+    start = SMALL[-1]
+    for limit, step in STEPS:
+        sizes += range(start + step, min(limit + 1, largest), step)
+        start = limit
     return [*sizes, largest]
 
 

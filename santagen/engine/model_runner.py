@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from santagen.engine import rows as columns
-from santagen.engine.batch import PrefillItem, Step
+from santagen.engine.batch import Features, PrefillItem, Step
 from santagen.engine.cuda_graph import DecodeGraphs
 from santagen.engine.rows import RowTable, to_device
 from santagen.engine.sampler import Drawn, Sampler
@@ -102,8 +102,28 @@ class ModelRunner:
         return logits
 
     @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Load or compile the kernels of a first step: a prefill of one token that nobody reads,
+        and draws of few and of many rows."""
+        one = torch.ones(1, dtype=torch.int32, device=self.device)
+        zero, bounds = torch.zeros_like(one), torch.arange(2, device=self.device).int()
+        seqlen = Seqlen(one, zero, bounds, bounds, max_q=1, has_prefix=False)
+        table = self.table.block_table[:1]
+        logits, _ = self.model(
+            zero.long(), zero.long(), bounds, self.layers, table, zero.long(), seqlen, 1,
+            lm_head_indices=zero.long(),
+        )  # fmt: skip
+        for count in {1, self.table.capacity}:
+            data = self.table.data[:count]
+            position, many = data[:, columns.POSITION] + 1, logits.repeat(count, 1)
+            for features in (Features(), Features(random=True, top_p=True)):
+                self.sampler.draw(many, data, position, None, features)
+
+    @torch.inference_mode()
     def capture(self, max_context: int) -> None:
         """Record the decode forwards as CUDA graphs, where the attention backend allows it."""
+        if self.device.type == "cuda":
+            self.warm_up()
         if self.device.type == "cuda" and self.model.attention.capturable:
             self.graphs = DecodeGraphs(
                 lambda size: self._decode_logits(size, max_context), self.table.capacity
