@@ -200,12 +200,12 @@ class Result:
         if self.repeats and self.steps > self.case.output_len - 1:
             found.append(
                 f"the rows did not all run together: {self.steps:,} decode steps in place of "
-                f"{self.case.output_len - 1:,}; raise --max-num-seqs"
+                f"{self.case.output_len - 1:,}, for want of cache"
             )
         if cached:
             found.append(f"{cached:,} prompt tokens came from the prefix table")
         if preempted:
-            found.append(f"{preempted:,} preemptions for want of cache")
+            found.append(f"{preempted:,} preemptions")
         return found
 
     def as_json(self) -> dict[str, Any]:

@@ -119,12 +119,12 @@ class Job:
         return card, device, dtype, cases
 
     def _bench(self, source: ModelSource, cases: list[Case]) -> Bench:
-        from santagen.bench.measure import Bench, rows_for
+        from santagen.bench.measure import Bench
         from santagen.llm import LLM
 
         options, settings = self.options, engine_settings(self.options)
         if settings["max_num_seqs"] is None:
-            settings["max_num_seqs"] = rows_for(max(case.batch_size for case in cases))
+            settings["max_num_seqs"] = max(case.batch_size for case in cases)
         return Bench(
             lambda: LLM(source, **settings),
             temperature=options.temperature,

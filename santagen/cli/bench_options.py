@@ -1,12 +1,11 @@
-"""The options of `santagen bench`, one line each; see `cli.options`, whose engine options it has."""
+"""The options of `santagen bench`, one line each; the engine's are those of `cli.options`."""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from santagen.cli.options import GenerateOptions
+from santagen.cli.options import like_generate
 from santagen.cli.settings import NUMBER, SIZE, TEXT, WHOLE, Kind, option
 from santagen.config import parse_size
 from santagen.errors import SantagenError
@@ -36,13 +35,6 @@ def _sizes_text(value: Any) -> str:
 SIZES = Kind("SIZE,...", _sizes_text)
 
 
-def _generate_s(name: str, **changes: str) -> Any:
-    """The option that `generate` has under that name: its flags, help and default, but for
-    changes."""
-    found = GenerateOptions.__dataclass_fields__[name]
-    return dataclasses.field(default=found.default, metadata={**found.metadata, **changes})
-
-
 @dataclass(frozen=True)
 class BenchOptions:
     """Everything `santagen bench` can be told."""
@@ -55,23 +47,23 @@ class BenchOptions:
     repeat: int = option("Work", SIZE, 3, "--repeat", help="Times each size is measured; the table shows the median, least and most.")
     warmup: int = option("Work", WHOLE, 1, "--warmup", help="Times each size runs before it is measured.")
 
-    model: str | None = _generate_s("model")
+    model: str | None = like_generate("model")
     random_weights: str | None = option("Model", TEXT, None, "--random-weights", help="Draw weights of this shape in place of reading a model: a config.json, a directory with one, santacoder, starcoder, granite-20b or granite-34b.")
-    revision: str | None = _generate_s("revision")
-    hf_token: str | None = _generate_s("hf_token")
-    dtype: str = _generate_s("dtype")
-    device: str = _generate_s("device")
-    attention: str = _generate_s("attention")
+    revision: str | None = like_generate("revision")
+    hf_token: str | None = like_generate("hf_token")
+    dtype: str = like_generate("dtype")
+    device: str = like_generate("device")
+    attention: str = like_generate("attention")
 
-    max_num_seqs: int | None = _generate_s("max_num_seqs", shown_default="enough for the largest batch")
-    max_num_batched_tokens: int | None = _generate_s("max_num_batched_tokens")
-    max_model_len: int | None = _generate_s("max_model_len")
-    gpu_memory_utilization: float = _generate_s("gpu_memory_utilization")
-    block_size: int | None = _generate_s("block_size")
-    enforce_eager: bool = _generate_s("enforce_eager")
+    max_num_seqs: int | None = like_generate("max_num_seqs", shown_default="the largest batch")
+    max_num_batched_tokens: int | None = like_generate("max_num_batched_tokens")
+    max_model_len: int | None = like_generate("max_model_len")
+    gpu_memory_utilization: float = like_generate("gpu_memory_utilization")
+    block_size: int | None = like_generate("block_size")
+    enforce_eager: bool = like_generate("enforce_eager")
 
     output_json: str | None = option("Run", TEXT, None, "--output-json", help="Write everything measured to this file, replacing it; - is standard output.")
-    config: str | None = _generate_s("config")
-    show_config: bool = _generate_s("show_config")
-    quiet: bool = _generate_s("quiet", help="Print errors only, no table.")
-    verbose: bool = _generate_s("verbose", help="Print more about the engine.")
+    config: str | None = like_generate("config")
+    show_config: bool = like_generate("show_config")
+    quiet: bool = like_generate("quiet", help="Print errors only, no table.")
+    verbose: bool = like_generate("verbose", help="Print more about the engine.")
