@@ -179,6 +179,7 @@ class EngineConfig:
     tokenizer: str | None = None
     dtype: str = "auto"
     device: str = "auto"
+    quantization: str = "auto"
     attention: str = "auto"
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None

@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 
+from santagen.checkpoint.gptq_choice import Machine, choose
 from santagen.checkpoint.random_weights import RandomModel, RandomWeights
 from santagen.checkpoint.source import ModelSource, resolve_model
 from santagen.checkpoint.weights import Weights, open_weights
 from santagen.config import EngineConfig, ModelConfig
 from santagen.engine.block_manager import BlockManager
 from santagen.engine.llm_engine import LLMEngine
-from santagen.engine.memory import plan_cache
+from santagen.engine.memory import DEFAULT_ROWS, _available_ram, plan_cache
 from santagen.engine.model_runner import ModelRunner
 from santagen.engine.output_processor import OutputProcessor
 from santagen.engine.rows import RowTable
@@ -68,10 +69,13 @@ class LLM:
             weights: Weights = RandomWeights(config, dtype=self.dtype, device=device)
         else:
             weights = open_weights(self.source.path, config, dtype=self.dtype, device=device)
+        weights.packed, packing = self._choose_packing(weights)
         with torch.inference_mode():
             model = FlashSantacoderForCausalLM("", config, weights, attention.backend).eval()
+        if weights.packed and device.type == "cuda":
+            torch.cuda.empty_cache()  # what packing borrowed, several layers' worth
         self.notes = [attention.reason, *([self._dtype_note] if self._dtype_note else [])]
-        self.notes += weights.notes
+        self.notes += [*([packing] if packing else []), *weights.notes]
         plan = plan_cache(settings, config, attention.backend, self.dtype, device)
         self.max_model_len, self.plan = plan.max_model_len, plan
         end_ids = frozenset(config.eos_token_ids)
@@ -99,6 +103,18 @@ class LLM:
             plan.max_model_len,
             run_ahead=1 if device.type == "cuda" else 0,
         )
+
+    def _choose_packing(self, weights: Weights) -> tuple[bool, str]:
+        """Whether GPTQ weights stay packed, and a note on why ("" for a model that has none)."""
+        settings, device = self.engine_config, self.device
+        if device.type == "cuda":
+            memory = int(torch.cuda.mem_get_info(device)[0] * settings.gpu_memory_utilization)
+        else:
+            memory = _available_ram()
+        rows = settings.max_num_seqs or DEFAULT_ROWS[device.type]
+        machine = Machine(device.type, memory, rows, self.dtype.itemsize, weights.world_size)
+        choice = choose(settings.quantization, weights.quantization, self.config, machine)
+        return choice.packed, choice.note
 
     def describe(self) -> list[str]:
         """What is in force, a line each: model, device and dtype, attention and why, cache."""

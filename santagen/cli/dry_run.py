@@ -17,12 +17,14 @@ from santagen.request import RowFailure
 
 def dry_run(options: GenerateOptions, inputs: Inputs, console: Console) -> int:
     """Report on the input and the model; exit code 1 where rows would fail."""
+    from santagen.checkpoint.gptq_choice import check_choice, describe
     from santagen.checkpoint.inspection import inspect_checkpoint
     from santagen.llm import load_tokenizer
 
     source = inputs.source
     config = ModelConfig.from_directory(source.path)
-    inspect_checkpoint(source.path, config)
+    *_, gptq = inspect_checkpoint(source.path, config)
+    check_choice(options.quantization, gptq)
     builder = RequestBuilder(
         load_tokenizer(EngineConfig(**engine_settings(options)), source, config),
         vocab_size=config.vocab_size,
@@ -48,6 +50,7 @@ def dry_run(options: GenerateOptions, inputs: Inputs, console: Console) -> int:
     for line in (
         f"model {source.name}: {config.n_layer} layers of {config.n_embd}, "
         f"{config.n_positions:,} positions",
+        *([f"{describe(gptq)}; --quantization {options.quantization}"] if gptq else []),
         f"rows: {rows:,} would run, {len(failures):,} would fail, {truncated:,} would be truncated",
         f"prompt tokens: {tokens:,}, at most {longest:,} in one prompt",
         f"samples: {samples:,}",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from santagen.cli.console import Console
+from santagen.cli.degenerate import HINT, Degenerate
 from santagen.cli.describe import plain_settings, resume_command, show_config, versions
 from santagen.cli.interrupt import Interrupts
 from santagen.cli.model import engine_settings, find_model, output_path
@@ -35,8 +36,8 @@ INTERRUPTED = 130
 SHOWN_FAILURES = 5
 # What a resumed run must share with the first, beside the model, the prompts and the sampling.
 DECIDES_BYTES = (
-    "tokenizer", "dtype", "fim_mode", "truncate", "max_model_len", "limit", "shard", "keep",
-    "format", "echo", "token_ids", "prompt_column", "split",
+    "tokenizer", "dtype", "quantization", "fim_mode", "truncate", "max_model_len", "limit", "shard",
+    "keep", "format", "echo", "token_ids", "prompt_column", "split",
 )  # fmt: skip
 
 
@@ -137,6 +138,7 @@ class Job:
         self.inputs, self.console, self.interrupts = inputs, console, interrupts
         self.output = output_path(settings.options.output)
         self.tally = Tally(0, inputs.params.max_tokens)
+        self.degenerate = Degenerate()
 
     def run(self) -> int:
         started = time.monotonic()
@@ -210,6 +212,7 @@ class Job:
                     if isinstance(result, SampleOutput):
                         writer.write(result)
                         self.tally.add(result.generated_tokens)
+                        self.degenerate.add(result)
                     else:
                         self._fail(writer, result)
         seconds = time.monotonic() - started
@@ -270,6 +273,8 @@ class Job:
             f"{tally.samples_done} samples, {tokens:,} tokens in {seconds:.1f} s{rate}"
             + (f", written to {output}" if output else "")
         )
+        if degenerate := self.degenerate.warning():
+            self.console.warn(degenerate, HINT)
         if tally.failed_rows:
             where = f", listed in {output}.errors.jsonl" if output else ""
             rows = "row" if tally.failed_rows == 1 else "rows"

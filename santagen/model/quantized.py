@@ -37,6 +37,9 @@ class QuantizedLinear(nn.Module):
         sizes = [part.outputs for part in parts]
         self.biases = (None,) * len(sizes) if bias is None else bias.split(sizes)
         self.counters = [new_counters(part.outputs, part.words.device) for part in parts]
+        for number, part in enumerate(parts):  # seen by whoever counts a model's bytes
+            for name in ("words", "scales", "zeros", "order"):
+                self.register_buffer(f"{name}_{number}", getattr(part, name), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         outs = [

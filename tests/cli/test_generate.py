@@ -269,6 +269,7 @@ class TestOptions:
             ["--max-model-len", "128"],
             ["--block-size", "32", "--enforce-eager", "--gpu-memory-utilization", "0.5"],
             ["--device", "cpu", "--dtype", "float32", "--attention", "torch"],
+            ["--quantization", "none"],
             ["-m", str(bundled_model), "--tokenizer", str(bundled_model)],
         ):
             ran = cli.generate(prompts, *FEW, *same)

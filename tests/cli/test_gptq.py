@@ -1,0 +1,117 @@
+"""`--quantization` on the command line, and what is said of output that looks broken."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from santagen.cli.degenerate import Degenerate
+from santagen.request import Request, SampleOutput, SamplingParams
+from tests.cli.helpers import Cli, read_jsonl, write_jsonl
+from tests.fixture_writer import GPTQSpec, Spec, write_checkpoint
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write_checkpoint(folder, Spec(gptq=GPTQSpec(sym=False, act_order=True)))
+    return folder
+
+
+@pytest.fixture
+def ids(tmp_path: Path) -> Path:
+    rows = [{"prompt_token_ids": [5, 9, 2, 40]}, {"prompt_token_ids": [7]}]
+    return write_jsonl(tmp_path / "ids.jsonl", rows)
+
+
+RUN = ("--device", "cpu", "--max-tokens", "12", "--token-ids", "--ignore-eos")
+
+
+def test_both_ways_write_the_same_samples(
+    cli: Cli, model: Path, ids: Path, tmp_path: Path
+) -> None:
+    found = {}
+    for way, words in (("gptq", "kept packed"), ("none", "dequantised at load"),
+                       ("auto", "dequantised at load")):  # fmt: skip
+        output = tmp_path / f"{way}.jsonl"
+        ran = cli.generate(ids, "-m", model, "-o", output, "--quantization", way, *RUN)
+        assert ran.code == 0, ran.err
+        assert ran.err.count(words) == 1
+        assert "4 bits in groups of 32, act-order" in ran.err
+        found[way] = [sample["token_ids"] for sample in read_jsonl(output)]
+        manifest = json.loads(Path(f"{output}.manifest.json").read_text())
+        assert manifest["settings"]["quantization"] == way
+        assert manifest["identity"]["quantization"] == way
+    assert found["gptq"] == found["none"] == found["auto"]
+    assert len(found["gptq"]) == 2 and all(len(row) == 12 for row in found["gptq"])
+
+
+def test_a_resumed_run_keeps_to_its_way(cli: Cli, model: Path, ids: Path, tmp_path: Path) -> None:
+    start = (ids, "-m", model, "-o", tmp_path / "o.jsonl", *RUN)
+    assert cli.generate(*start, "--quantization", "gptq").code == 0
+    ran = cli.generate(*start, "--quantization", "none", "--resume")
+    assert ran.code != 0 and "quantization was 'gptq' and is 'none'" in ran.err
+
+
+def test_packed_weights_need_a_gptq_checkpoint(cli: Cli, prompts: Path) -> None:
+    for more in ((), ("--dry-run",)):
+        ran = cli.generate(prompts, "--quantization", "gptq", "--device", "cpu", *more)
+        assert ran.code == 2
+        assert "--quantization gptq" in ran.err and "not quantised" in ran.err
+        assert "hint: Leave the option out" in ran.err
+
+
+def test_an_unknown_way_is_named(cli: Cli, prompts: Path) -> None:
+    ran = cli.generate(prompts, "--quantization", "int4")
+    assert ran.code == 2 and "'int4'" in ran.err and "auto, none, gptq" in ran.err
+
+
+def test_a_dry_run_shows_the_settings(cli: Cli, model: Path, ids: Path) -> None:
+    ran = cli.generate(ids, "-m", model, "--dry-run", "--quantization", "none")
+    assert ran.code == 0
+    assert "GPTQ weights of 4 bits in groups of 32, act-order; --quantization none" in ran.err
+    shown = cli.generate(ids, "--quantization", "gptq", "--show-config")
+    assert 'quantization = "gptq"' in shown.out
+
+
+REQUEST = Request(0, 0, (1,), SamplingParams(), (0,))
+SOUND = SampleOutput(REQUEST, 0, None, (1, 2, 3, 4, 5, 6, 7, 8, 9), "length", None, 9)
+EMPTY = replace(SOUND, token_ids=(), finish_reason="stop", generated_tokens=1)
+SAME = replace(SOUND, token_ids=(4,) * 9)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "words"),
+    [
+        ([SOUND, EMPTY, SAME], ""),
+        ([], ""),
+        ([EMPTY, EMPTY], "every one of 2 samples ended at once."),
+        ([SAME], "the only sample repeats one token."),
+        ([SAME, EMPTY], "every one of 2 samples ended at once or repeats one token."),
+        ([replace(EMPTY, stop_reason="\n")], ""),  # the user's stop string
+        ([replace(EMPTY, stop_reason=3)], "the only sample ended at once."),
+        ([replace(SAME, token_ids=(4,) * 7)], ""),
+    ],
+)
+def test_degenerate_output_is_told_from_sound(outputs: list[SampleOutput], words: str) -> None:
+    seen = Degenerate()
+    for output in outputs:
+        seen.add(output)
+    assert seen.warning() == words
+
+
+def test_the_summary_points_out_degenerate_output(
+    cli: Cli, model: Path, ids: Path, tmp_path: Path
+) -> None:
+    """Random weights with a tied head repeat the token they are given; drawn, they do not."""
+    broken = cli.generate(ids, "-m", model, "-o", tmp_path / "broken.jsonl", *RUN)
+    assert broken.code == 0
+    assert "warning: every one of 2 samples repeats one token." in broken.err
+    assert "hint: Damaged or badly quantised weights" in broken.err
+    drawn = (*RUN, "--temperature", "40")
+    sound = cli.generate(ids, "-m", model, "-o", tmp_path / "sound.jsonl", *drawn)
+    assert sound.code == 0 and "warning" not in sound.err
