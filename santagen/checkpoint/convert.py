@@ -190,7 +190,7 @@ def _write_shards(
                 _check_values(entry, tensor)
                 writer.write(entry, tensor)
                 del tensor  # before the next one is read
-        verify_shard(folder / file, entries, writer.digests)
+        verify_shard(folder / file, entries, writer.checksums)
         say(f"wrote {file}: {sum(entry.nbytes for entry in entries):,} bytes of tensors")
     assert next(tensors, None) is None, "tensors are left over"
     if len(shards) > 1:

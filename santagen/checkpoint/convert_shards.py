@@ -8,15 +8,15 @@ that are known, so that one tensor is in memory. What the tensors mean is not kn
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
 import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -60,12 +60,12 @@ def plan_shards(entries: list[Entry], max_bytes: int) -> dict[str, list[Entry]]:
 class ShardWriter:
     """One file: its header at once, then the tensors in the header's order.
 
-    `digests` holds each tensor's SHA-256 as it was in memory. Leaving the block puts the file on
+    `checksums` holds each tensor's CRC-32 as it was in memory. Leaving the block puts the file on
     the disk.
     """
 
     def __init__(self, path: Path, entries: list[Entry]) -> None:
-        self.digests: dict[str, bytes] = {}
+        self.checksums: dict[str, int] = {}
         self._entries = entries
         self._file = path.open("wb")
 
@@ -86,12 +86,12 @@ class ShardWriter:
 
     def write(self, entry: Entry, tensor: Tensor) -> None:
         """Append a tensor, which must be the one whose turn it is."""
-        assert entry is self._entries[len(self.digests)], f"it is not {entry.name}'s turn"
+        assert entry is self._entries[len(self.checksums)], f"it is not {entry.name}'s turn"
         found = (tuple(tensor.shape), str(tensor.dtype))
         assert found == (entry.shape, f"torch.{entry.dtype}"), f"{entry.name} is {found}"
         content = tensor.contiguous().view(-1).view(torch.uint8).numpy().data
         self._file.write(content)
-        self.digests[entry.name] = hashlib.sha256(content).digest()
+        self.checksums[entry.name] = zlib.crc32(content)
 
     def __exit__(
         self,
@@ -101,12 +101,12 @@ class ShardWriter:
     ) -> None:
         with self._file:
             if error is None:
-                assert len(self.digests) == len(self._entries), "tensors are missing"
+                assert len(self.checksums) == len(self._entries), "tensors are missing"
                 self._file.flush()
                 os.fsync(self._file.fileno())
 
 
-def verify_shard(path: Path, entries: list[Entry], digests: dict[str, bytes]) -> None:
+def verify_shard(path: Path, entries: list[Entry], checksums: dict[str, int]) -> None:
     """Compare a file with what was to be written: names, shapes, dtypes, and every byte.
 
     A SantagenError names the first tensor that differs.
@@ -119,19 +119,17 @@ def verify_shard(path: Path, entries: list[Entry], digests: dict[str, bytes]) ->
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         for entry in entries:
             file.seek(infos[entry.name].offset)
-            if _digest(file, entry.nbytes) != digests[entry.name]:
+            if _checksum(file, entry.nbytes) != checksums[entry.name]:
                 raise SantagenError(
                     f"{entry.name} in {path.name} reads back as other bytes than were written.",
                     "The disk or its driver is at fault: convert to another disk.",
                 )
 
 
-def _digest(file: Any, count: int) -> bytes:
-    digest = hashlib.sha256()
-    while count:
-        chunk = file.read(min(count, CHUNK_BYTES))
-        if not chunk:
-            break
-        digest.update(chunk)
+def _checksum(file: IO[bytes], count: int) -> int:
+    """The CRC-32 of the next `count` bytes, or of what there is of them."""
+    checksum = 0
+    while count and (chunk := file.read(min(count, CHUNK_BYTES))):
+        checksum = zlib.crc32(chunk, checksum)
         count -= len(chunk)
-    return digest.digest()
+    return checksum

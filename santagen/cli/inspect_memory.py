@@ -12,7 +12,7 @@ from santagen.config import ModelConfig
 from santagen.errors import SantagenError
 
 BLOCK_SIZE = 64  # of the attention a GPU runs by default
-ROWS, BATCHED_TOKENS = 1024, 16384  # the engine's defaults on a GPU
+ROWS, BATCHED_TOKENS = 2048, 16384  # the engine's defaults on a GPU
 
 
 def sequence_length(config: ModelConfig, wanted: int | None) -> int:

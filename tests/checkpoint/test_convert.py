@@ -304,13 +304,16 @@ class Broken:
 
     @staticmethod
     def lying_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-        real = convert_shards._digest
+        real = convert_shards.ShardWriter.__exit__
 
-        def digest(file: Any, count: int) -> bytes:
-            found = real(file, count)
-            return found if count > 64 * 2 else found[::-1]
+        def flip(self: convert_shards.ShardWriter, *error: Any) -> None:
+            real(self, *error)
+            path = Path(self._file.name)
+            content = bytearray(path.read_bytes())
+            content[-1] ^= 1  # of the tensor written last
+            path.write_bytes(content)
 
-        monkeypatch.setattr(convert_shards, "_digest", digest)
+        monkeypatch.setattr(convert_shards.ShardWriter, "__exit__", flip)
 
     @staticmethod
     def interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +348,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     [
         (Broken.full_disk, ["No space left", "target"]),
         (Broken.no_permission, ["Permission denied", "target"]),
-        (Broken.lying_disk, ["ln_1.weight in model.safetensors", "other bytes"]),
+        (Broken.lying_disk, ["ln_f.bias in model.safetensors", "other bytes"]),
         (Broken.rename, ["Input/output error", "target"]),
         (Broken.interrupt, []),
     ],

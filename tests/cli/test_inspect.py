@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from santagen.cli.inspect_memory import BLOCK_SIZE, ROWS, fit
+from santagen.cli.inspect_memory import BATCHED_TOKENS, BLOCK_SIZE, ROWS, fit
 from santagen.config import EngineConfig, ModelConfig
 from santagen.engine import memory
 from santagen.engine.memory import plan_cache
@@ -199,7 +199,9 @@ class TestMemory:
             memory.torch.cuda, "mem_get_info", lambda device: (total - weights, total)
         )
         attention = TritonAttention()
-        assert attention.block_size == BLOCK_SIZE
+        # cli/inspect_memory.py repeats what the engine decides, since that imports torch.
+        assert (attention.block_size, memory.DEFAULT_ROWS["cuda"]) == (BLOCK_SIZE, ROWS)
+        assert memory.DEFAULT_BATCHED_TOKENS["cuda"] == BATCHED_TOKENS
         settings = EngineConfig(max_model_len=length, max_num_seqs=None)
         device = torch.device("cuda")
         plan = plan_cache(settings, config, attention, torch.bfloat16, device)
