@@ -75,13 +75,21 @@ def largest_error(a: Found, b: Found) -> float:
     return worst
 
 
-@pytest.mark.skipif(not has_flash(), reason="needs flash-attn")
+FLASH = pytest.mark.skipif(not has_flash(), reason="needs flash-attn")
+BACKENDS = ["auto", "triton", pytest.param("flash", marks=FLASH)]
+
+
+def engine(model: Path, **settings: object) -> LLM:
+    return LLM(str(model), max_num_seqs=32, **settings)
+
+
+@pytest.mark.parametrize("attention", BACKENDS)
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_the_same_run_gives_the_same_tokens_with_and_without_run_ahead(
-    small_model: Path, params: SamplingParams
+    small_model: Path, params: SamplingParams, attention: str
 ) -> None:
     def once(ahead: int) -> Found:
-        llm = LLM(str(small_model), attention="flash", max_num_seqs=32)
+        llm = engine(small_model, attention=attention)
         llm.engine.run_ahead = ahead
         return generate(llm, params)
 
@@ -90,23 +98,29 @@ def test_the_same_run_gives_the_same_tokens_with_and_without_run_ahead(
     assert tokens(once(0)) == tokens(first)
 
 
-@pytest.mark.skipif(not has_flash(), reason="needs flash-attn")
-def test_graphs_equal_eager_within_bf16_error(small_model: Path) -> None:
-    graphs = generate(LLM(str(small_model), attention="flash", max_num_seqs=32), GREEDY)
-    eager = generate(
-        LLM(str(small_model), attention="flash", max_num_seqs=32, enforce_eager=True), GREEDY
-    )
+@pytest.mark.parametrize("attention", BACKENDS)
+def test_graphs_equal_eager_within_bf16_error(small_model: Path, attention: str) -> None:
+    graphs = generate(engine(small_model, attention=attention), GREEDY)
+    eager = generate(engine(small_model, attention=attention, enforce_eager=True), GREEDY)
     error = largest_error(graphs, eager)
-    print(f"graphs against eager: {error:.4f} nats")
+    print(f"{attention}, graphs against eager: {error:.4f} nats")
     assert error < BF16_NATS
 
 
-@pytest.mark.skipif(not has_flash(), reason="needs flash-attn")
-def test_flash_equals_torch_within_bf16_error(small_model: Path) -> None:
-    flash = generate(LLM(str(small_model), attention="flash", max_num_seqs=32), GREEDY)
-    torch_ = generate(LLM(str(small_model), attention="torch", max_num_seqs=32), GREEDY)
-    error = largest_error(flash, torch_)
-    print(f"flash against torch: {error:.4f} nats")
+@pytest.mark.parametrize("attention", BACKENDS)
+def test_backends_equal_torch_within_bf16_error(small_model: Path, attention: str) -> None:
+    found = generate(engine(small_model, attention=attention), GREEDY)
+    torch_ = generate(engine(small_model, attention="torch"), GREEDY)
+    error = largest_error(found, torch_)
+    print(f"{attention} against torch: {error:.4f} nats")
+    assert error < BF16_NATS
+
+
+def test_a_lone_row_equals_a_batch_within_bf16_error(small_model: Path) -> None:
+    batch = generate(engine(small_model), GREEDY)
+    alone = generate(LLM(str(small_model), max_num_seqs=1), GREEDY)
+    error = largest_error(batch, alone)
+    print(f"one row at a time against 32: {error:.4f} nats")
     assert error < BF16_NATS
 
 

@@ -3,9 +3,7 @@ itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -14,7 +12,7 @@ from santagen.errors import SantagenError
 from santagen.kernels.triton_support import has_triton, interpreted
 from santagen.model.attention.base import AttentionBackend
 from santagen.model.attention.cpu import CpuAttention
-from santagen.model.attention.flash import FlashAttention
+from santagen.model.attention.flash import FlashAttention, Varlen, fa3_operator
 from santagen.model.attention.sdpa import SdpaAttention
 from santagen.model.attention.triton import TritonAttention
 
@@ -70,68 +68,80 @@ def _select(
         return Selection(CpuAttention(), "attention torch: the block-wise CPU form")
     if choice == "torch":
         return Selection(SdpaAttention(), "attention torch: asked for")
+    if choice in ("auto", "triton") and has_triton():
+        fa3, why = _fa3(device, dtype, config) if choice == "auto" else (None, "")
+        prefill = "FlashAttention-3 prefill, Triton decode" if fa3 else "prefill and decode"
+        note = f" (FlashAttention-3 prefill is faster, but {why})" if why else ""
+        return Selection(TritonAttention(varlen=fa3), f"attention triton: {prefill}{note}")
     if choice == "triton":
-        if not has_triton():
-            raise SantagenError(
-                "--attention triton can't run here: Triton does not import.",
-                "pip install triton, or use --attention torch.",
-            )
-        return Selection(TritonAttention(), "attention triton: asked for")
-    flash, why = _flash(device, dtype, config.n_head, config.n_kv_head, config.head_dim)
-    if choice == "flash":
-        if flash is None:
-            raise SantagenError(
-                f"--attention flash can't run here: {why}.",
-                "Use --attention triton or --attention torch.",
-            )
-        decode = "FlashAttention-2 decode"
-        return Selection(flash, f"attention flash: {why} prefill, {decode}")
-    if has_triton():
-        prefill = why if flash is not None else f"Triton prefill (not flash-attn: {why})"
-        reason = f"attention triton: {prefill}{' prefill' if flash else ''}, Triton decode"
-        return Selection(TritonAttention(flash=flash), reason)
+        raise SantagenError(
+            "--attention triton can't run here: Triton is not installed.",
+            "pip install triton, or use --attention torch.",
+        )
+    flash, why = _flash(device, dtype, config)
     if flash is not None:
-        reason = f"attention flash: {why} prefill, FlashAttention-2 decode (no Triton)"
-        return Selection(flash, reason)
+        return Selection(flash, f"attention flash: {why}")
+    if choice == "flash":
+        raise SantagenError(
+            f"--attention flash can't run here: {why}.",
+            "Use --attention triton or --attention torch.",
+        )
     return Selection(
-        SdpaAttention(), f"attention torch: flash-attn and Triton are faster, but {why}"
+        SdpaAttention(), f"attention torch: Triton and flash-attn are faster, but {why}"
     )
 
 
 def _flash(
-    device: torch.device, dtype: torch.dtype, n_head: int, n_kv_head: int, head_dim: int
+    device: torch.device, dtype: torch.dtype, config: ModelConfig
 ) -> tuple[FlashAttention | None, str]:
-    """FlashAttention-2, with 3 where it runs: (backend, its prefill) or (None, why not)."""
-    if dtype not in (torch.float16, torch.bfloat16):
-        return None, f"it takes float16 and bfloat16, not {str(dtype).removeprefix('torch.')}"
+    """FlashAttention-2, with 3 where it runs: (backend, what is used) or (None, why not)."""
+    why = _not_half(dtype)
+    if why:
+        return None, why
     try:
         from flash_attn import flash_attn_varlen_func
     except ImportError as error:
         return None, f"it does not import ({error}); pip install 'santagen[cuda]'"
-    shape = (device, dtype, n_head, n_kv_head, head_dim)
-    broken = _probe(flash_attn_varlen_func, *shape)
+    broken = _probe(flash_attn_varlen_func, device, dtype, config)
     if broken:
         return None, f"it does not run on this shape ({broken})"
+    fa3, why = _fa3(device, dtype, config)
+    if fa3 is None:
+        return FlashAttention(), f"FlashAttention-2 (no FlashAttention-3: {why})"
+    return FlashAttention(fa3), "FlashAttention-3 prefill, FlashAttention-2 decode"
+
+
+def _fa3(
+    device: torch.device, dtype: torch.dtype, config: ModelConfig
+) -> tuple[Varlen | None, str]:
+    """FlashAttention-3's prefill, or (None, why not)."""
+    why = _not_half(dtype)
+    if why:
+        return None, why
     try:
-        from flash_attn_interface import flash_attn_varlen_func as fa3_varlen
+        import flash_attn_interface
     except ImportError as error:
-        return FlashAttention(), f"FlashAttention-2 (no FlashAttention-3: {error})"
-    broken = _probe(fa3_varlen, *shape)
-    if broken:
-        return FlashAttention(), f"FlashAttention-2 (FlashAttention-3 fails here: {broken})"
-    return FlashAttention(fa3_varlen=fa3_varlen), "FlashAttention-3"
+        return None, f"it does not import ({error})"
+    # The operator itself where it is registered: the function around it imports a compiler,
+    # which takes seconds.
+    registered = hasattr(torch.ops.flash_attn_3, "fwd")
+    varlen = fa3_operator if registered else flash_attn_interface.flash_attn_varlen_func
+    broken = _probe(varlen, device, dtype, config)
+    return (None, f"it does not run on this shape ({broken})") if broken else (varlen, "")
+
+
+def _not_half(dtype: torch.dtype) -> str:
+    if dtype in (torch.float16, torch.bfloat16):
+        return ""
+    return f"it takes float16 and bfloat16, not {str(dtype).removeprefix('torch.')}"
 
 
 def _probe(
-    varlen: Callable[..., Any],
-    device: torch.device,
-    dtype: torch.dtype,
-    n_head: int,
-    n_kv_head: int,
-    head_dim: int,
+    varlen: Varlen, device: torch.device, dtype: torch.dtype, config: ModelConfig
 ) -> str:
     """Run a kernel on a few tokens; "" if its numbers are right, else one line that says what is
     wrong."""
+    n_head, n_kv_head, head_dim = config.n_head, config.n_kv_head, config.head_dim
     generator = torch.Generator(device=device).manual_seed(0)
 
     def draw(heads: int) -> torch.Tensor:

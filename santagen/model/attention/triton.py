@@ -1,6 +1,6 @@
 """Attention in santagen's own Triton kernels: decode over the paged cache with the write fused.
 
-Prefill is FlashAttention's where that is given and no prefix is cached, else a Triton kernel too,
+Prefill is FlashAttention-3's where that is given and no prefix is cached, else a Triton kernel too,
 so this backend needs no optional package. Lengths and tables are read on the device. The kernels
 and their twins are in kernels.paged_attention.
 """
@@ -19,7 +19,7 @@ from santagen.kernels.paged_attention import (
     write_kv,
 )
 from santagen.model.attention.base import CacheShape, KVCache, Seqlen, allocate_paged
-from santagen.model.attention.flash import FlashAttention, FlashPlan
+from santagen.model.attention.flash import Varlen, causal_varlen
 
 
 @dataclass
@@ -30,19 +30,19 @@ class TritonPlan:
     max_q: int
     num_splits: int
     counters: Tensor | None
-    flash: FlashPlan | None  # set where FlashAttention does this prefill
+    has_prefix: bool
 
 
 class TritonAttention:
-    """See the module's contract. `flash` takes over the prefill of prompts without a cached
+    """See the module's contract. `varlen` takes over the prefill of prompts without a cached
     prefix."""
 
     name = "triton"
     block_multiple = 16
     capturable = True
 
-    def __init__(self, block_size: int = 64, flash: FlashAttention | None = None) -> None:
-        self.block_size, self.flash = block_size, flash
+    def __init__(self, block_size: int = 64, varlen: Varlen | None = None) -> None:
+        self.block_size, self._varlen = block_size, varlen
         self._counters: Tensor | None = None
 
     def allocate(self, shape: CacheShape, dtype: torch.dtype, device: torch.device) -> KVCache:
@@ -56,18 +56,15 @@ class TritonAttention:
         assert seqlen.kv_lengths is not None
         lengths = seqlen.kv_lengths
         if not decode:
-            flash = None
-            if self.flash is not None and not seqlen.has_prefix:
-                flash = self.flash.plan(seqlen, block_tables, max_s, decode=False)
-            max_q = seqlen.max_q or max_s
-            return TritonPlan(lengths, seqlen.cu_seqlen_q, block_tables, max_q, 1, None, flash)
+            max_q, prefix = seqlen.max_q or max_s, bool(seqlen.has_prefix)
+            return TritonPlan(lengths, seqlen.cu_seqlen_q, block_tables, max_q, 1, None, prefix)
         # by the table's width, not by max_s: a graph and an eager step then share alike
         sequences, longest = len(lengths), block_tables.shape[1] * self.block_size
         splits = choose_num_splits(sequences, self._kv_heads, longest, self._processors)
         counters = None
         if splits > 1:
             counters = self._zeros(sequences * self._kv_heads, lengths.device)
-        return TritonPlan(lengths, None, block_tables, 1, splits, counters, None)
+        return TritonPlan(lengths, None, block_tables, 1, splits, counters, False)
 
     def _zeros(self, count: int, device: torch.device) -> Tensor:
         """Counters that launches leave at zero; one array serves all launches of the stream."""
@@ -87,10 +84,10 @@ class TritonAttention:
         plan: TritonPlan,
         scale: float,
     ) -> Tensor:
-        if plan.flash is not None:
-            assert self.flash is not None
-            return self.flash.prefill(query, key, value, cache, plan.flash, scale)
         assert plan.cu_seqlen_q is not None
+        if self._varlen is not None and not plan.has_prefix:
+            lengths = (plan.cu_seqlen_q, plan.max_q)
+            return causal_varlen(self._varlen, query, key, value, *lengths, scale)
         return paged_prefill(
             query, *cache, plan.block_tables, plan.cu_seqlen_q, plan.lengths, plan.max_q, scale
         )
