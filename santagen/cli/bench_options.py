@@ -53,6 +53,7 @@ class BenchOptions:
     hf_token: str | None = like_generate("hf_token")
     dtype: str = like_generate("dtype")
     device: str = like_generate("device")
+    quantization: str = like_generate("quantization")
     attention: str = like_generate("attention")
 
     max_num_seqs: int | None = like_generate("max_num_seqs", shown_default="the largest batch")
