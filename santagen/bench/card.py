@@ -47,7 +47,7 @@ class ModelCard:
         return [
             f"{self.name}: {_count(self.parameters)} parameters, {_count(self.products)} of them "
             f"in products",
-            f"weights {self.weight_bytes / GIB:.2f} GiB in {self.dtype}, "
+            f"weights {in_words(self.weight_bytes)} in {self.dtype}, "
             f"{self.kv_bytes_per_token:,} bytes of KV per token",
             f"fits in {memory / GIB:.1f} GiB: {fits} tokens"
             + ("" if memory > self.weight_bytes else " (the weights alone are larger)"),
@@ -84,6 +84,11 @@ def model_card(config: ModelConfig, name: str, dtype: str, itemsize: int) -> Mod
         config.kv_bytes_per_token(itemsize),
         config.n_positions,
     )
+
+
+def in_words(size: int) -> str:
+    """26310656 -> 25.1 MiB"""
+    return f"{size / GIB:.2f} GiB" if size >= GIB // 4 else f"{size / 2**20:.1f} MiB"
 
 
 def _count(number: int) -> str:

@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from santagen.bench import report
-from santagen.bench.card import GIB, ModelCard, model_card
+from santagen.bench.card import ModelCard, in_words, model_card
 from santagen.bench.cases import Case, Result, make_cases
 from santagen.bench.limit import Limit, Rates
 from santagen.cli.bench_options import BenchOptions, sizes
@@ -143,7 +143,7 @@ class Job:
             self.console.say(line)
         self.console.detail(f"ready after {time.monotonic() - started:.1f} s")
         read = bytes_read(llm.engine.runner.model)
-        self.console.say(f"a decode step reads {read / GIB:.2f} GiB of weights")
+        self.console.say(f"a decode step reads {in_words(read)} of weights")
         return Limit(card, rates, read)
 
     def _measure(self, bench: Bench, cases: list[Case], limit: Limit) -> None:

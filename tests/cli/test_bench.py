@@ -77,6 +77,8 @@ def test_the_bundled_model_is_measured_beside_the_limit(cli: Cli, output: Path) 
     ran = cli("bench", "--batch-sizes", "1,3", "--device", "cpu", "--output-json", output, *SMALL)
     assert (ran.code, ran.out) == (0, ""), ran.err
     assert "6.84 M parameters" in ran.err and "4,096 bytes of KV per token" in ran.err
+    assert "weights 26.1 MiB in float32" in ran.err
+    assert "a decode step reads 25.1 MiB of weights" in ran.err
     rows = table(ran)
     assert [row[:3] for row in rows] == [["1", "8", "24"], ["3", "8", "24"]]
     assert all(len(row) == len(COLUMNS) for row in rows)
