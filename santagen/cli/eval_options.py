@@ -39,6 +39,7 @@ class EvalOptions:
     tokenizer: str | None = like_generate("tokenizer")
     dtype: str = like_generate("dtype")
     device: str = like_generate("device")
+    quantization: str = like_generate("quantization")
     attention: str = like_generate("attention")
 
     greedy: bool = option("Sampling", SWITCH, False, "--greedy", help="One sample at temperature 0.")
