@@ -27,6 +27,7 @@ from santagen.cli.eval_options import EvalOptions
 from santagen.cli.inspect_options import InspectOptions
 from santagen.cli.options import GenerateOptions
 from santagen.cli.panels import PanelCommand
+from santagen.cli.report_options import ReportOptions
 from santagen.cli.settings import Options, Resolved, Setting, resolve, settings_of
 from santagen.errors import SantagenError
 
@@ -170,6 +171,18 @@ def convert(settings: Resolved[ConvertOptions]) -> int:
     once it is whole and compared. A GPTQ checkpoint asks for --dequantize.
     """
     from santagen.cli.convert import run
+
+    return run(settings)
+
+
+@command(ReportOptions)
+def report(settings: Resolved[ReportOptions]) -> int:
+    """Show results and runs on one self-contained page, with pictures.
+
+    As in santagen report A.json B.json OUT.jsonl -o report.html. Two results of one task are
+    compared, problem by problem.
+    """
+    from santagen.cli.report import run
 
     return run(settings)
 

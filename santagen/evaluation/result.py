@@ -10,6 +10,7 @@ Does no scoring. A secret is never among the settings (see io.manifest.scrub).
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -237,7 +238,7 @@ class ResultFile:
 def read_result(path: Path) -> dict[str, Any]:
     """A finished RESULT.json; raises SantagenError for anything else."""
     result = read_json(path, "give a result file that santagen eval -o wrote")
-    if "problems" not in result or "task" not in result:
+    if not isinstance(result.get("problems"), dict) or "task" not in result:
         unfinished = result.get("complete") is False
         raise SantagenError(
             f"{path} is {'an unfinished' if unfinished else 'no'} result of santagen eval.",
@@ -245,4 +246,32 @@ def read_result(path: Path) -> dict[str, Any]:
             if unfinished
             else "Give a file that santagen eval -o wrote.",
         )
+    estimates = [*(result.get("pass_at_k") or {}).values(), result.get("exact_match")]
+    if not all(map(_is_estimate, estimates)):
+        raise SantagenError(f"{path} is damaged: a score is no number.", "Score it again.")
+    if not all(map(_is_summary, result["problems"].values())):
+        raise SantagenError(
+            f"{path} is damaged: a problem has no sensible counts.", "Score it again."
+        )
     return result
+
+
+def _is_estimate(found: Any) -> bool:
+    """Whether a score is such as `summarise` writes; None where there was nothing to score."""
+    if found is None:
+        return True
+    try:
+        low, high = found["sampling_interval"]
+        lowest, highest = found["problem_interval"]
+        return all(map(math.isfinite, (found["value"], low, high, lowest, highest)))
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
+def _is_summary(problem: Any) -> bool:
+    """Whether counts are such as `summarise` writes."""
+    try:
+        n, c, classes = problem["n"], problem["c"], problem["classes"]
+        return 0 <= c <= n and n >= 1 and sum(classes.values()) == n
+    except (KeyError, TypeError, AttributeError):
+        return False

@@ -10,12 +10,13 @@ no files.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 BINS = 40
-SHOWN_STOPS = 12
+SHOWN_REASONS = 12
 GENERATED_AT = "generated_at"  # seconds since the run began, its interruptions left out
 
 
@@ -30,20 +31,22 @@ def sample_statistics(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     times: list[tuple[float, int]] = []
     for row in rows:
         samples += 1
-        length = (row.get("usage") or {}).get("completion_tokens")
-        if isinstance(length, int):
+        usage = row.get("usage")
+        length = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+        if type(length) is int and length >= 0:
             lengths.append(length)
         if row.get("finish_reason") is not None:
             reasons[str(row["finish_reason"])] += 1
         if row.get("stop_reason") is not None:
             stops[str(row["stop_reason"])] += 1
-        if isinstance(row.get(GENERATED_AT), (int, float)):
-            times.append((row[GENERATED_AT], length if isinstance(length, int) else 0))
+        at = row.get(GENERATED_AT)
+        if isinstance(at, (int, float)) and math.isfinite(at) and at >= 0:
+            times.append((at, length if type(length) is int else 0))
     found: dict[str, Any] = {"samples": samples}
     if reasons:
-        found["finish_reasons"] = dict(sorted(reasons.items()))
+        found["finish_reasons"] = dict(reasons.most_common(SHOWN_REASONS))
     if stops:
-        found["stop_reasons"] = dict(stops.most_common(SHOWN_STOPS))
+        found["stop_reasons"] = dict(stops.most_common(SHOWN_REASONS))
     if lengths:
         found["completion_tokens"] = _histogram(lengths)
     if times:

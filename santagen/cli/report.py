@@ -1,0 +1,52 @@
+"""`santagen report`: results and runs in, one page out. What is on the page is `report`'s."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from santagen.cli.console import Console
+from santagen.cli.describe import show_config
+from santagen.cli.report_options import ReportOptions
+from santagen.cli.settings import Resolved
+from santagen.errors import SantagenError
+
+DEFAULT_OUTPUT = "report.html"
+
+
+def run(settings: Resolved[ReportOptions]) -> int:
+    """The command; returns the exit code."""
+    options = settings.options
+    if options.show_config:
+        print(show_config(settings, "report"))
+        return 0
+    if not options.results:
+        raise SantagenError(
+            "report takes at least one result.", "As in santagen report RESULT.json -o report.html."
+        )
+    output = options.output or DEFAULT_OUTPUT
+    if output != "-":
+        _check_output(Path(output), options)
+    from santagen.cli.report_inputs import read_report
+    from santagen.io.files import refused, write_atomically
+    from santagen.report.page import render
+
+    page = render(read_report(options.results)).encode("utf-8")
+    if output == "-":
+        sys.stdout.buffer.write(page)
+        return 0
+    try:
+        write_atomically(Path(output), [page])
+    except OSError as error:
+        raise refused(Path(output), error, 0) from None
+    Console(options.quiet).say(f"{len(page):,} bytes written to {output}")
+    return 0
+
+
+def _check_output(output: Path, options: ReportOptions) -> None:
+    if any(Path(path).resolve() == output.resolve() for path in options.results):
+        raise SantagenError(f"-o {output} is one of the results.", "Give the page another name.")
+    if output.is_dir():
+        raise SantagenError(f"{output} is a directory.", "Give -o a file name.")
+    if output.exists() and not options.overwrite:
+        raise SantagenError(f"{output} exists.", "Use --overwrite to replace it, or another -o.")

@@ -1,0 +1,135 @@
+"""What `santagen report` reads: results and their samples, outputs of generate and their manifests.
+
+Which is which shows in the file itself. What a file lacks stays absent; a file that is neither is
+refused. Large files of samples are read line by line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from santagen.config import read_json
+from santagen.errors import SantagenError
+from santagen.evaluation.compare import compare
+from santagen.evaluation.result import read_result, samples_path
+from santagen.evaluation.statistics import sample_statistics
+from santagen.io.files import beside
+from santagen.io.manifest import manifest_path, scrub
+from santagen.report.model import Evaluation, Example, Generation, Report
+
+MANIFEST = ".manifest.json"
+HINT = "give results of santagen eval, and outputs or manifests of santagen generate"
+
+
+def read_report(paths: Iterable[str]) -> Report:
+    """All inputs, lettered in their order; two results of one task are compared."""
+    evaluations: list[Evaluation] = []
+    generations: list[Generation] = []
+    files = list(dict.fromkeys(_output_of(Path(path)) for path in paths))
+    for number, path in enumerate(files):
+        label = _letters(number)
+        if _is_output(path):
+            generations.append(_generation(path, label))
+        else:
+            evaluations.append(_evaluation(path, label))
+    comparison, why = _comparison(evaluations)
+    return Report(tuple(evaluations), tuple(generations), comparison, why)
+
+
+def _letters(number: int) -> str:
+    """0 -> A, 25 -> Z, 26 -> AA"""
+    text = ""
+    number += 1
+    while number:
+        number, rest = divmod(number - 1, 26)
+        text = chr(ord("A") + rest) + text
+    return text
+
+
+def _output_of(path: Path) -> Path:
+    """The output that a manifest belongs to; any other path as it is."""
+    if path.name.endswith(MANIFEST):
+        return path.with_name(path.name.removesuffix(MANIFEST))
+    return path
+
+
+def _is_output(path: Path) -> bool:
+    return path.suffix == ".jsonl" or manifest_path(path).exists()
+
+
+def _evaluation(path: Path, label: str) -> Evaluation:
+    result = scrub(read_result(path))
+    samples = samples_path(path)
+    statistics = result.get("generation")
+    examples: dict[str, Example] = {}
+    if samples.is_file():
+        examples = _examples(_rows(samples), result["problems"])
+        if statistics is None:  # written by an older santagen, or scored from a file
+            statistics = sample_statistics(_rows(samples))
+    return Evaluation(label, str(path), result, examples, statistics)
+
+
+def _examples(rows: Iterable[dict[str, Any]], problems: dict[str, Any]) -> dict[str, Example]:
+    """Per problem the first sample of the class that most of its failed ones have, else the first
+    that passed.
+    """
+    found: dict[str, tuple[int, Example]] = {}
+    for row in rows:
+        task_id, kind = str(row.get("task_id")), str(row.get("class"))
+        classes = problems.get(task_id, {}).get("classes", {})
+        rank = 0 if kind == "passed" else classes.get(kind, 0)
+        if task_id not in found or rank > found[task_id][0]:
+            text = row.get("completion", row.get("solution"))
+            found[task_id] = rank, Example(kind, str(row.get("result")), str(text))
+    return {task_id: example for task_id, (_, example) in found.items()}
+
+
+def _generation(path: Path, label: str) -> Generation:
+    place = manifest_path(path)
+    manifest = scrub(read_json(place, HINT)) if place.exists() else None
+    errors = beside(path, ".errors.jsonl")
+    failed = sum(1 for _ in _rows(errors)) if errors.is_file() else None
+    if not path.is_file() and manifest is None:
+        raise SantagenError(f"{path} does not exist.", f"{HINT[:1].upper()}{HINT[1:]}.")
+    statistics = sample_statistics(map(_answer, _rows(path))) if path.is_file() else None
+    return Generation(label, str(path), manifest, statistics, failed)
+
+
+def _answer(row: dict[str, Any]) -> dict[str, Any]:
+    """A row's own fields; for an OpenAI batch row those of its answer."""
+    body = (row.get("response") or {}).get("body") if "response" in row else None
+    if not isinstance(body, dict):
+        return row
+    choice = (body.get("choices") or [{}])[0]
+    return {"usage": body.get("usage"), "finish_reason": choice.get("finish_reason")}
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a file of lines. A last line that a kill tore is left out."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise SantagenError(
+                    f"{path}, line {number}: not JSON ({error}).", f"{HINT[:1].upper()}{HINT[1:]}."
+                ) from None
+            if isinstance(row, dict):
+                yield row
+
+
+def _comparison(evaluations: list[Evaluation]) -> tuple[dict[str, Any] | None, str]:
+    """The first two results compared, or why they can't be ("" where there is nothing to say)."""
+    if len(evaluations) < 2:
+        return None, ""
+    if len(evaluations) > 2:
+        return None, "it takes two results, and there are more"
+    try:
+        return compare(evaluations[0].result, evaluations[1].result).as_json(), ""
+    except SantagenError as error:
+        return None, f"{error.message[:1].lower()}{error.message[1:].rstrip('.')}"
