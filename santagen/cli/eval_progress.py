@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from santagen.cli.progress import Progress, Tally, duration
-from santagen.evaluation.pass_at_k import CONFIDENCE_Z, pass_at_k, useful_ks
+from santagen.evaluation.pass_at_k import CONFIDENCE_Z, pass_at_k
 from santagen.evaluation.runner import Verdict
 
 
@@ -26,16 +26,22 @@ class Counts:
         self.judged += 1
 
     def scores(self, ks: Sequence[int]) -> list[str]:
-        """pass@k in percent for every k that all problems seen so far have samples for, the first
-        with its two 95 % half-widths (both by the normal approximation; the table has the exact).
+        """pass@k in percent over the problems that have k samples, where fewer than all seen with
+        their number; the first with its two 95 % half-widths (both by the normal approximation:
+        the table at the end has the exact ones).
         """
-        pairs = [(n, c) for n, c in list(self._of.values()) if n]
+        seen = list(self._of.values())
         texts = []
-        for k in useful_ks(pairs, ks):
+        for k in ks:
+            pairs = [(n, c) for n, c in seen if n >= k]
+            if not pairs:
+                continue
             values = [pass_at_k(n, c, k) for n, c in pairs]
             mean = sum(values) / len(values)
-            width = "" if texts else f" ±{_samples(pairs):.1f} ±{_problems(values, mean):.1f}"
-            texts.append(f"pass@{k} {100 * mean:.1f}%{width}")
+            more = "" if texts else f" ±{_samples(pairs):.1f} ±{_problems(values, mean):.1f}"
+            if len(pairs) < len(seen):
+                more += f" of {len(pairs)} problems"
+            texts.append(f"pass@{k} {100 * mean:.1f}%{more}")
         return texts
 
 

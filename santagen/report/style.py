@@ -20,7 +20,8 @@ html { background: var(--ground); color: var(--text);
   font: 1rem/1.5 system-ui, sans-serif; -webkit-text-size-adjust: 100%; }
 body { margin: 0 auto; max-width: 60rem; padding: 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.25rem; margin-top: 2.5rem; } h3 { font-size: 1rem; }
-h1, h2, h3, p, dd, th, td, li { overflow-wrap: anywhere; }
+h1, h2, h3, p, dd, li { overflow-wrap: anywhere; }
+th, td, td p { overflow-wrap: break-word; }
 .note, .legend, .file { color: var(--muted); font-size: .875rem; }
 .partial { border-left: .25rem solid var(--warn); padding-left: .75rem; color: var(--warn); }
 a { color: var(--bar); }
