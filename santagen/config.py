@@ -187,6 +187,7 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.9
     block_size: int | None = None
     enforce_eager: bool = False
+    invariant: bool = False
     num_blocks: int | None = None  # tests force a small cache with it
 
 

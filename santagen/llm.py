@@ -32,6 +32,7 @@ from santagen.io.requests import RequestBuilder
 from santagen.io.tokenizer import Tokenizer, has_tokenizer
 from santagen.model.attention import select_attention
 from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
+from santagen.model.layers import make_invariant
 from santagen.request import PromptRow, Request, RowFailure, SampleOutput, SamplingParams
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -63,7 +64,7 @@ class LLM:
     def _build(self) -> None:
         settings, config, device = self.engine_config, self.config, self.device
         attention = select_attention(
-            settings.attention, device, self.dtype, config, settings.block_size
+            settings.attention, device, self.dtype, config, settings.block_size, settings.invariant
         )
         if isinstance(self.source, RandomModel):
             weights: Weights = RandomWeights(config, dtype=self.dtype, device=device)
@@ -72,6 +73,8 @@ class LLM:
         weights.packed, packing = self._choose_packing(weights)
         with torch.inference_mode():
             model = FlashSantacoderForCausalLM("", config, weights, attention.backend).eval()
+        if settings.invariant and device.type == "cuda":
+            make_invariant(model)
         if weights.packed and device.type == "cuda":
             torch.cuda.empty_cache()  # what packing borrowed, several layers' worth
         self.notes = [attention.reason, *([self._dtype_note] if self._dtype_note else [])]
@@ -113,7 +116,16 @@ class LLM:
             memory = _available_ram()
         rows = settings.max_num_seqs or DEFAULT_ROWS[device.type]
         machine = Machine(device.type, memory, rows, self.dtype.itemsize, weights.world_size)
-        choice = choose(settings.quantization, weights.quantization, self.config, machine)
+        asked = settings.quantization
+        if settings.invariant and weights.quantization is not None and device.type == "cuda":
+            if asked == "gptq":
+                raise SantagenError(
+                    "--invariant can't be had with --quantization gptq: the packed products of few "
+                    "rows and of many differ by rounding.",
+                    "Leave out one of the two; --quantization none dequantises at load.",
+                )
+            asked = "none"
+        choice = choose(asked, weights.quantization, self.config, machine)
         return choice.packed, choice.note
 
     def describe(self) -> list[str]:

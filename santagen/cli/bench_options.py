@@ -62,6 +62,7 @@ class BenchOptions:
     gpu_memory_utilization: float = like_generate("gpu_memory_utilization")
     block_size: int | None = like_generate("block_size")
     enforce_eager: bool = like_generate("enforce_eager")
+    invariant: bool = like_generate("invariant")
 
     output_json: str | None = option("Run", TEXT, None, "--output-json", help="Write everything measured to this file, replacing it; - is standard output.")
     config: str | None = like_generate("config")

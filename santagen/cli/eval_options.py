@@ -57,6 +57,7 @@ class EvalOptions:
     gpu_memory_utilization: float = like_generate("gpu_memory_utilization")
     block_size: int | None = like_generate("block_size")
     enforce_eager: bool = like_generate("enforce_eager")
+    invariant: bool = like_generate("invariant")
 
     allow_code_execution: bool = option("Sandbox", SWITCH, False, "--allow-code-execution", help="Agree to run programs that a model wrote; HF_ALLOW_CODE_EVAL=1 works too.")
     sandbox: str = option("Sandbox", choice("auto", "namespaces", "bubblewrap", "plain"), "auto", "--sandbox", help="How programs are confined; auto takes the strongest that works.")

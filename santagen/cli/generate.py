@@ -36,8 +36,8 @@ INTERRUPTED = 130
 SHOWN_FAILURES = 5
 # What a resumed run must share with the first, beside the model, the prompts and the sampling.
 DECIDES_BYTES = (
-    "tokenizer", "dtype", "quantization", "fim_mode", "truncate", "max_model_len", "limit", "shard",
-    "keep", "format", "echo", "token_ids", "prompt_column", "split",
+    "tokenizer", "dtype", "quantization", "invariant", "fim_mode", "truncate", "max_model_len",
+    "limit", "shard", "keep", "format", "echo", "token_ids", "prompt_column", "split",
 )  # fmt: skip
 
 

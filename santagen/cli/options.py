@@ -65,6 +65,7 @@ class GenerateOptions:
     gpu_memory_utilization: float = option("Limits", NUMBER, 0.9, "--gpu-memory-utilization", help="Share of the GPU's memory to use.")
     block_size: int | None = option("Limits", SIZE, None, "--block-size", help="Tokens per block of the key-value cache.", shown_default="the backend's")
     enforce_eager: bool = option("Limits", SWITCH, False, "--enforce-eager", help="Launch every step afresh, without CUDA graphs.")
+    invariant: bool = option("Limits", SWITCH, False, "--invariant", help="On CUDA, give a row the same bits whatever runs beside it; slower. On the CPU it is always so.")
     truncate: str = option("Limits", choice("error", "left"), "error", "--truncate", help="A prompt that is too long fails, or loses its start.")
 
     shard: str | None = option("Parallel", TEXT, None, "--shard", help="I/N: take every N-th row from the I-th, counted from 0, for job arrays.")

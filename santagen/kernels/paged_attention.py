@@ -50,6 +50,13 @@ def paged_mqa_decode(
     )
 
 
+def decode_tile_config(dtype: torch.dtype, group: int, programs: int) -> tuple[int, int, int]:
+    """The `config` that `paged_mqa_decode` takes by itself for a launch of this many programs."""
+    from santagen.kernels.paged_decode_triton import tile_config
+
+    return tile_config(dtype, group, programs)
+
+
 def choose_num_splits(sequences: int, kv_heads: int, max_context: int, processors: int) -> int:
     """How many programs share a sequence's context: two a multiprocessor, none under 64 tokens."""
     programs = max(sequences * kv_heads, 1)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from santagen.checkpoint.weights import Weights
 from santagen.config import TANH_GELUS
 from santagen.distributed import TensorParallel
+from santagen.kernels.invariant_linear import invariant_linear
 from santagen.kernels.layer_norm import add_layer_norm
 from santagen.kernels.row_linear import row_linear, takes_row
 
@@ -43,6 +44,7 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.act = None if act is None else activation(act)
+        self.invariant = False  # a row's bits depend on no other row: a promise that costs speed
         self.gelu_or_none = act is None or act in TANH_GELUS
         self.gelu_in_epilogue = (
             act in TANH_GELUS
@@ -52,6 +54,10 @@ class Linear(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.invariant:
+            gelu = self.gelu_or_none and self.act is not None
+            y = invariant_linear(x, self.weight, self.bias, gelu, x.dtype)
+            return y if self.gelu_or_none or self.act is None else self.act(y)
         if self.gelu_or_none and takes_row(x, self.weight, normed=False):
             return row_linear(x, self.weight, self.bias, self.act is not None)[0]
         if self.gelu_in_epilogue and self.bias is not None:  # on the float32 sums, in registers
@@ -66,11 +72,18 @@ class Linear(nn.Module):
         self, norm: FastLayerNorm, x: Tensor, residual: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """(this product of norm(x + residual), x + residual); a lone row takes one kernel."""
-        if self.gelu_or_none and takes_row(x, self.weight, normed=True):
+        if not self.invariant and self.gelu_or_none and takes_row(x, self.weight, normed=True):
             settings = (residual, norm.weight, norm.bias, norm.eps)
             return row_linear(x, self.weight, self.bias, self.act is not None, settings)
         normed, total = norm(x, residual)
         return self(normed), total
+
+
+def make_invariant(model: nn.Module) -> None:
+    """From now on every product of the model gives a row the same bits in any company."""
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module.invariant = True
 
 
 class TensorParallelColumnLinear(Linear):
@@ -136,7 +149,9 @@ class TensorParallelHead(nn.Module):
         self.vocab_size, self.parallel = vocab_size, parallel
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.device.type == "cuda" and x.dtype != torch.float32:
+        if self.linear.invariant:
+            logits = invariant_linear(x, self.linear.weight, None, False, torch.float32)
+        elif x.device.type == "cuda" and x.dtype != torch.float32:
             # float32 straight from the accumulators: near-ties stay apart
             logits = torch.mm(x, self.linear.weight.t(), out_dtype=torch.float32)
         else:

@@ -268,6 +268,7 @@ class TestOptions:
             ["--max-num-seqs", "2", "--max-num-batched-tokens", "64"],
             ["--max-model-len", "128"],
             ["--block-size", "32", "--enforce-eager", "--gpu-memory-utilization", "0.5"],
+            ["--invariant"],
             ["--device", "cpu", "--dtype", "float32", "--attention", "torch"],
             ["--quantization", "none"],
             ["-m", str(bundled_model), "--tokenizer", str(bundled_model)],

@@ -124,6 +124,34 @@ def test_a_lone_row_equals_a_batch_within_bf16_error(small_model: Path) -> None:
     assert error < BF16_NATS
 
 
+INVARIANT_RUNS: dict[str, dict[str, object]] = {
+    "eager": {"enforce_eager": True},
+    "one row at a time": {"max_num_seqs": 1},
+    "seven rows": {"max_num_seqs": 7},
+    "more rows": {"max_num_seqs": 200},
+    "small prefills": {"max_num_batched_tokens": 300},
+    "preemptions": {"num_blocks": 40},
+}
+
+
+def test_invariant_gives_a_row_the_same_bits_in_any_company(small_model: Path) -> None:
+    def once(params: SamplingParams, **settings: object) -> Found:
+        llm = LLM(str(small_model), invariant=True, **{"max_num_seqs": 32, **settings})
+        found = generate(llm, params)
+        if "num_blocks" in settings:
+            assert llm.engine.scheduler.counts.preemptions > 0
+        return found
+
+    for params in (SAMPLED, SamplingParams(max_tokens=40, ignore_eos=True, logprobs=3)):
+        first = once(params)
+        for name, settings in INVARIANT_RUNS.items():
+            other = once(params, **settings)
+            assert tokens(other) == tokens(first), name
+            # the log-probabilities tell more than the tokens: their bits are the logits'
+            bits = {key: output.logprobs for key, output in first.items()}
+            assert {key: output.logprobs for key, output in other.items()} == bits, name
+
+
 def test_gpu_equals_cpu_float32(small_model: Path) -> None:
     cpu = generate(LLM(str(small_model), device="cpu", max_num_seqs=32), GREEDY)
     gpu = generate(LLM(str(small_model), dtype="float32", max_num_seqs=32), GREEDY)

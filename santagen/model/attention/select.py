@@ -33,12 +33,15 @@ def select_attention(
     dtype: torch.dtype,
     config: ModelConfig,
     block_size: int | None = None,
+    invariant: bool = False,
 ) -> Selection:
     """Pick the backend for this device and model; a forced one that can't run is a SantagenError.
 
-    block_size None takes the backend's own; one that it can't page is refused.
+    block_size None takes the backend's own; one that it can't page is refused. `invariant`: one
+    whose bits for a row depend on no other row.
     """
-    selection = _select(choice, device, dtype, config)
+    selection = _invariant(choice, device) if invariant else None
+    selection = selection or _select(choice, device, dtype, config)
     backend = selection.backend
     if block_size is not None:
         if block_size < 1 or block_size % backend.block_multiple:
@@ -89,6 +92,18 @@ def _select(
     return Selection(
         SdpaAttention(), f"attention torch: Triton and flash-attn are faster, but {why}"
     )
+
+
+def _invariant(choice: str, device: torch.device) -> Selection | None:
+    """The backend of --invariant; None on the CPU, whose own backend is so anyway."""
+    if device.type == "cpu" and not interpreted():
+        return None
+    if choice not in ("auto", "triton") or not has_triton():
+        raise SantagenError(
+            f"--invariant needs the Triton kernels, which --attention {choice} does not use here.",
+            "Leave --attention out, or install Triton (pip install triton).",
+        )
+    return Selection(TritonAttention(invariant=True), "attention triton: the invariant form")
 
 
 def _flash(
