@@ -17,6 +17,10 @@ RowId = str | int
 
 # Seeds and row numbers travel through JSON and 64-bit integers.
 MAX_SEED = 2**63 - 1
+MAX_SAMPLES = 1_000_000  # of one row: each is an entry in its Request
+# Logits are float32: past these, dividing and multiplying them leaves no number.
+MAX_TEMPERATURE = 1e6
+MIN_PENALTY, MAX_PENALTY = 1e-6, 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +47,10 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         def refuse(name: str, value: object, wanted: str) -> None:
+            shown = repr(value)
+            shown = shown if len(shown) <= 60 else f"{shown[:40]}..."
             raise SantagenError(
-                f"{name} is {value!r}; it must be {wanted}.", f"Give a {name} that is {wanted}."
+                f"{name} is {shown}; it must be {wanted}.", f"Make {name} {wanted}."
             )
 
         for name in ("max_tokens", "top_k", "n", "seed"):
@@ -56,23 +62,25 @@ class SamplingParams:
             if (
                 isinstance(value, bool)
                 or not isinstance(value, (int, float))
-                or not math.isfinite(value)
+                or not _is_finite(value)
             ):
                 refuse(name, value, "a finite number")
         if self.max_tokens < 1:
             refuse("max_tokens", self.max_tokens, "at least 1")
-        if self.temperature < 0:
-            refuse("temperature", self.temperature, "0 (greedy) or above")
+        if not 0 <= self.temperature <= MAX_TEMPERATURE:
+            refuse("temperature", self.temperature, "0 (greedy) or above, up to a million")
         if not 0 < self.top_p <= 1:
             refuse("top_p", self.top_p, "above 0 and at most 1")
         if self.top_k < 0:
             refuse("top_k", self.top_k, "0 (off) or above")
         if not 0 <= self.min_p <= 1:
             refuse("min_p", self.min_p, "between 0 and 1")
-        if self.repetition_penalty <= 0:
-            refuse("repetition_penalty", self.repetition_penalty, "above 0")
+        if not MIN_PENALTY <= self.repetition_penalty <= MAX_PENALTY:
+            refuse("repetition_penalty", self.repetition_penalty, "from a millionth to a million")
         if self.n < 1:
             refuse("n", self.n, "at least 1")
+        if self.n > MAX_SAMPLES:
+            refuse("n", self.n, f"at most {MAX_SAMPLES:,}")
         if not 0 <= self.seed <= MAX_SEED:
             refuse("seed", self.seed, f"between 0 and {MAX_SEED}")
         if any(not isinstance(s, str) or s == "" for s in self.stop):
@@ -84,6 +92,13 @@ class SamplingParams:
                 f"n is {self.n} at temperature 0: greedy samples would all be equal.",
                 "Set a temperature above 0, or n to 1.",
             )
+
+
+def _is_finite(value: int | float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond every float
+        return False
 
 
 @dataclass(frozen=True, slots=True)

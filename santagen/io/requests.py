@@ -17,7 +17,6 @@ from santagen.io.tokenizer import Tokenizer
 from santagen.request import PromptRow, Request, RowFailure, SamplingParams
 
 TRUNCATE_MODES = ("error", "left")
-MAX_SAMPLES = 1_000_000  # of one row: each is an entry in its Request
 
 
 class RequestBuilder:
@@ -130,16 +129,9 @@ class RequestBuilder:
                 line=row.line,
             )
         try:
-            params = dataclasses.replace(self.defaults, **overrides)
+            return dataclasses.replace(self.defaults, **overrides)
         except SantagenError as error:
             raise RowError(f"{place}: {error.message}", error.hint, line=row.line) from None
-        if params.n > MAX_SAMPLES:
-            raise RowError(
-                f"{place}: n is {params.n}, above {MAX_SAMPLES:,}.",
-                "Ask for fewer samples, or repeat the row under other ids.",
-                line=row.line,
-            )
-        return params
 
     def _check_ids(self, row: PromptRow, ids: list[int], place: str) -> None:
         if not ids:

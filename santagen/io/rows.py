@@ -49,7 +49,7 @@ def parse_row(payload: Any, where: str) -> dict[str, Any]:
 
 def _parse_line(line: bytes, where: str) -> Any:
     try:
-        text = line.decode("utf-8")
+        text = line.decode("utf-8").rstrip("\r\n")  # a column is counted on its own line
     except UnicodeDecodeError as error:
         raise RowError(
             f"{where}: the line is not UTF-8 text (byte {error.start}: 0x{line[error.start]:02x}).",
