@@ -1,16 +1,21 @@
 """The process group a model is sharded over: who this rank is, and the sums and gathers between
 ranks.
 
-Does not start processes and does not decide what is sharded; with one rank every call is free.
+Does not start processes and does not decide what is sharded; with one rank every call is free. All
+ranks of the group make the same calls in the same order, and get the same bits back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -29,15 +34,46 @@ class TensorParallel:
         return x
 
     def gather_last(self, x: Tensor) -> Tensor:
-        """Concatenate the ranks' [..., n] to [..., n * world_size]."""
+        """Concatenate the ranks' [rows, n] to [rows, n * world_size]."""
         if self.world_size == 1:
             return x
-        parts = [torch.empty_like(x) for _ in range(self.world_size)]
-        torch.distributed.all_gather(parts, x.contiguous(), group=self.group)
-        return torch.cat(parts, dim=-1)
+        rows, width = x.shape
+        parts = x.new_empty(self.world_size * rows, width)
+        if hasattr(torch.distributed, "all_gather_single"):  # its name from torch 2.13 on
+            torch.distributed.all_gather_single(parts, x.contiguous(), group=self.group)
+        else:
+            torch.distributed.all_gather_into_tensor(parts, x.contiguous(), group=self.group)
+        return parts.view(self.world_size, rows, width).transpose(0, 1).reshape(rows, -1)
 
     def share(self, total: int) -> tuple[int, int]:
         """This rank's range of `total` rows in equal shares, the last ones possibly past the
         end."""
         size = -(-total // self.world_size)
         return self.rank * size, (self.rank + 1) * size
+
+    def smallest(self, value: int) -> int:
+        """The smallest of the ranks' numbers."""
+        if self.world_size == 1:
+            return value
+        shared = torch.tensor([value])
+        minimum = torch.distributed.ReduceOp.MIN
+        torch.distributed.all_reduce(shared, minimum, group=self.group)
+        return int(shared)
+
+    def same_items(self, items: Iterable[Item], batch: int) -> Iterator[Item]:
+        """Rank 0's items on every rank: the others' `items` are not looked at.
+
+        They are sent when the first rank asks for the next one, up to `batch` together.
+        """
+        if self.world_size == 1:
+            yield from items
+            return
+        source = iter(items)
+        while True:
+            part = [list(islice(source, batch)) if self.rank == 0 else None]
+            torch.distributed.broadcast_object_list(
+                part, src=0, group=self.group, device=torch.device("cpu")
+            )
+            if not part[0]:
+                return
+            yield from part[0]

@@ -9,6 +9,7 @@ The command line drives the same class. Prompt files and output files are not it
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,9 +20,10 @@ from santagen.checkpoint.random_weights import RandomModel, RandomWeights
 from santagen.checkpoint.source import ModelSource, resolve_model
 from santagen.checkpoint.weights import Weights, open_weights
 from santagen.config import EngineConfig, ModelConfig
+from santagen.distributed import TensorParallel
 from santagen.engine.block_manager import BlockManager
 from santagen.engine.llm_engine import LLMEngine
-from santagen.engine.memory import DEFAULT_ROWS, _available_ram, plan_cache
+from santagen.engine.memory import DEFAULT_ROWS, CachePlan, _available_ram, plan_cache
 from santagen.engine.model_runner import ModelRunner
 from santagen.engine.output_processor import OutputProcessor
 from santagen.engine.rows import RowTable
@@ -30,7 +32,7 @@ from santagen.engine.scheduler import Scheduler, SchedulerLimits
 from santagen.errors import SantagenError
 from santagen.io.requests import RequestBuilder
 from santagen.io.tokenizer import Tokenizer, has_tokenizer
-from santagen.model.attention import select_attention
+from santagen.model.attention import AttentionBackend, select_attention
 from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
 from santagen.model.layers import make_invariant
 from santagen.request import PromptRow, Request, RowFailure, SampleOutput, SamplingParams
@@ -45,9 +47,20 @@ class LLM:
     already; the other keywords are those of EngineConfig (dtype, device, attention, max_num_seqs,
     max_model_len, ...). Raises SantagenError where the checkpoint, the settings or the machine
     don't fit together.
+
+    With `parallel` this is one rank's shard: every rank of the group must be given the same
+    requests in the same order. `sharing` processes load a model on this machine.
     """
 
-    def __init__(self, model: str | ModelSource | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        model: str | ModelSource | None = None,
+        *,
+        parallel: TensorParallel | None = None,
+        sharing: int = 1,
+        **settings: Any,
+    ) -> None:
+        self.parallel, self._sharing = parallel or TensorParallel(), sharing
         name = model.name if isinstance(model, ModelSource) else model
         config = self.engine_config = EngineConfig(model=name, **settings)
         self.source = (
@@ -69,7 +82,10 @@ class LLM:
         if isinstance(self.source, RandomModel):
             weights: Weights = RandomWeights(config, dtype=self.dtype, device=device)
         else:
-            weights = open_weights(self.source.path, config, dtype=self.dtype, device=device)
+            weights = open_weights(
+                self.source.path, config, dtype=self.dtype, device=device, rank=self.parallel.rank,
+                world_size=self.parallel.world_size, process_group=self.parallel.group,
+            )  # fmt: skip
         weights.packed, packing = self._choose_packing(weights)
         with torch.inference_mode():
             model = FlashSantacoderForCausalLM("", config, weights, attention.backend).eval()
@@ -79,7 +95,7 @@ class LLM:
             torch.cuda.empty_cache()  # what packing borrowed, several layers' worth
         self.notes = [attention.reason, *([self._dtype_note] if self._dtype_note else [])]
         self.notes += [*([packing] if packing else []), *weights.notes]
-        plan = plan_cache(settings, config, attention.backend, self.dtype, device)
+        plan = self._plan(attention.backend)
         self.max_model_len, self.plan = plan.max_model_len, plan
         end_ids = frozenset(config.eos_token_ids)
         known = None
@@ -106,6 +122,21 @@ class LLM:
             plan.max_model_len,
             run_ahead=1 if device.type == "cuda" else 0,
         )
+
+    def _plan(self, attention: AttentionBackend) -> CachePlan:
+        """The cache's sizes, the same on every rank: the schedule follows from them."""
+        ranks = self.parallel.world_size
+
+        def plan(settings: EngineConfig) -> CachePlan:
+            return plan_cache(
+                settings, self.config, attention, self.dtype, self.device, ranks, self._sharing
+            )
+
+        own = plan(self.engine_config)
+        blocks = self.parallel.smallest(own.shape.num_blocks)
+        if blocks == own.shape.num_blocks:
+            return own
+        return plan(dataclasses.replace(self.engine_config, num_blocks=blocks))
 
     def _choose_packing(self, weights: Weights) -> tuple[bool, str]:
         """Whether GPTQ weights stay packed, and a note on why ("" for a model that has none)."""

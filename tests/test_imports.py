@@ -21,13 +21,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "root": set(),
     "io": set(),
     "distributed": set(),
+    "parallel": {"distributed"},
     "checkpoint": {"distributed"},
     "kernels": {"distributed"},
     "model": {"kernels", "checkpoint", "distributed"},
     "engine": {"model", "kernels", "checkpoint", "io", "distributed"},
     "llm": {"engine", "model", "kernels", "checkpoint", "io", "distributed"},
 }
-ABOVE_THE_ENGINE = {"llm", "engine", "model", "kernels", "checkpoint", "io", "distributed"}
+ABOVE_THE_ENGINE = {
+    "llm", "parallel", "engine", "model", "kernels", "checkpoint", "io", "distributed"
+}  # fmt: skip
 MAY_IMPORT |= dict.fromkeys(("evaluation", "bench", "report"), ABOVE_THE_ENGINE)
 MAY_IMPORT["cli"] = ABOVE_THE_ENGINE | {"evaluation", "bench", "report"}
 MAY_IMPORT["__main__"] = {"cli"}

@@ -31,18 +31,22 @@ def is_terminal() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """What the user asked to hear: errors only (quiet), the usual, or more (verbose)."""
+    """What the user asked to hear: errors only (quiet), the usual, or more (verbose).
+
+    `any_rank`: this process speaks for the run although it is not rank 0.
+    """
 
     quiet: bool = False
     verbose: bool = False
+    any_rank: bool = False
 
     def say(self, message: str) -> None:
         if not self.quiet:
-            _line(message)
+            _line(message, self.any_rank)
 
     def detail(self, message: str) -> None:
         if self.verbose:
-            _line(message)
+            _line(message, self.any_rank)
 
     def remarks(self, rows_of: Mapping[str, int]) -> None:
         """What was odd about some rows, each remark once."""
@@ -51,17 +55,20 @@ class Console:
 
     def warn(self, message: str, hint: str = "") -> None:
         """What must be heard although the run goes on."""
-        _labelled("warning", "33", message, hint)
+        _labelled("warning", "33", message, hint, self.any_rank)
 
 
-def report_error(error: BaseException) -> None:
-    """One message and one hint on stderr; the traceback only where SANTAGEN_DEBUG is set."""
+def report_error(error: BaseException, any_rank: bool = False) -> None:
+    """One message and one hint on stderr; the traceback only where SANTAGEN_DEBUG is set.
+
+    Ranks other than 0 keep it to themselves unless `any_rank`.
+    """
     if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
         import traceback
 
         traceback.print_exception(error)
     if isinstance(error, SantagenError):
-        _labelled("error", "31", error.message, error.hint)
+        _labelled("error", "31", error.message, error.hint, any_rank)
         return
     text = " ".join(str(error).split())
     _labelled(
@@ -69,17 +76,18 @@ def report_error(error: BaseException) -> None:
         "31",
         f"{type(error).__name__}: {text}" if text else type(error).__name__,
         f"This looks like a fault in santagen; {DEBUG_VARIABLE}=1 shows where it happened.",
+        any_rank,
     )
 
 
-def _labelled(label: str, colour: str, message: str, hint: str) -> None:
+def _labelled(label: str, colour: str, message: str, hint: str, any_rank: bool) -> None:
     if is_terminal() and not os.environ.get("NO_COLOR"):
         label = f"\x1b[{colour};1m{label}\x1b[0m"
-    _line(f"{label}: {message}")
+    _line(f"{label}: {message}", any_rank)
     if hint:
-        _line(f"hint: {hint}")
+        _line(f"hint: {hint}", any_rank)
 
 
-def _line(text: str) -> None:
-    if rank() == 0:
+def _line(text: str, any_rank: bool) -> None:
+    if any_rank or rank() == 0:
         print(text, file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ from importlib import metadata
 from typing import Any
 
 from santagen import __version__
-from santagen.cli.settings import Resolved, Setting, settings_of
+from santagen.cli.settings import Resolved, Setting, settings_of, variable
 
 
 def show_config(resolved: Resolved[Any], command: str) -> str:
@@ -46,6 +46,27 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def command_line(resolved: Resolved[Any], command: str) -> tuple[list[str], dict[str, str]]:
+    """The words that give these settings to another process of the same environment.
+
+    Secrets are not among them: they are the second part, as environment variables.
+    """
+    words: list[str] = []
+    last: list[str] = []
+    secrets: dict[str, str] = {}
+    for setting in settings_of(type(resolved.options)):
+        value = getattr(resolved.options, setting.name)
+        if not resolved.origins[setting.name].startswith(("flag", "argument")):
+            continue
+        if setting.secret:
+            secrets[variable(command, setting)] = str(value)
+        elif setting.flags:
+            words += _flag_words(setting, value)
+        else:
+            last = list(value)
+    return [command, *words, *(["--", *last] if last else [])], secrets
 
 
 def resume_command(resolved: Resolved[Any], command: str) -> str:

@@ -3,13 +3,16 @@
     settings -> PromptSet (validated whole) -> OutputWriter (opened) -> LLM (loaded) -> OutputWriter
 
 Only the order of things and what is said about them is decided here; each step is another module's.
+What the processes of a larger run do is in cli.ranks.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +28,7 @@ from santagen.cli.progress import Progress, Tally
 from santagen.cli.settings import Resolved
 from santagen.errors import SantagenError
 from santagen.io.prompts import PromptSet, read_prompts
+from santagen.parallel.world import World, sizes
 from santagen.request import PromptRow, Request, RowFailure, SampleOutput, SamplingParams
 
 if TYPE_CHECKING:
@@ -44,10 +48,24 @@ DECIDES_BYTES = (
 def run(settings: Resolved[GenerateOptions]) -> int:
     """The command; returns the exit code."""
     options = settings.options
+    world = World.from_environment(os.environ)
+    if (options.show_config or options.dry_run) and world.rank:
+        return 0
     if options.show_config:
         print(show_config(settings, "generate"))
         return 0
     console = Console(options.quiet, options.verbose)
+    if not options.dry_run:
+        if world.size > 1:
+            from santagen.cli.ranks import run_rank
+
+            return run_rank(settings, world, console)
+        launched = world.size if os.environ.get("WORLD_SIZE") else None
+        asked = sizes(options.tensor_parallel_size, options.data_parallel_size, launched)
+        if asked != (1, 1):
+            from santagen.cli.launch import relaunch
+
+            return relaunch(settings, *asked)
     with Interrupts() as interrupts:
         inputs = read_inputs(options, console)
         if options.dry_run:
@@ -139,6 +157,8 @@ class Job:
         self.output = output_path(settings.options.output)
         self.tally = Tally(0, inputs.params.max_tokens)
         self.degenerate = Degenerate()
+        self.tokenised_together = 256  # rows
+        self.remarks: Counter[str] = Counter()  # of how many rows
 
     def run(self) -> int:
         started = time.monotonic()
@@ -146,12 +166,11 @@ class Job:
         try:
             for failure in self.inputs.prompts.failures:
                 self._fail(writer, failure)
-            self.tally.samples_wanted = sum(len(wanted) for _, wanted in self._wanted(writer))
+            self.tally.samples_wanted = self._count(writer)
             stats = self._generate(writer) if self.tally.samples_wanted else {}
             with self.interrupts.shielded():
                 seconds = time.monotonic() - started
-                rows = ((row.row_id, row.number) for row in self.inputs.prompts)
-                writer.finish(rows, {"seconds": seconds, **stats})
+                self._finish(writer, {"seconds": seconds, **stats})
         except KeyboardInterrupt:
             writer.close()
             self._say_interrupted()
@@ -193,32 +212,48 @@ class Job:
     def _wanted(self, writer: OutputWriter) -> Iterator[tuple[PromptRow, tuple[int, ...]]]:
         """The rows that have samples left to draw, each with their indices."""
         for row in self.inputs.prompts:
-            count = row.overrides.get("n", self.inputs.params.n)
-            left = tuple(i for i in range(count) if (row.row_id, i) not in writer.done)
+            left = tuple(i for i in self._samples_of(row) if (row.row_id, i) not in writer.done)
             if left:
                 yield row, left
 
-    def _generate(self, writer: OutputWriter) -> dict[str, Any]:
-        from santagen.llm import LLM
+    def _to_do(self, writer: OutputWriter) -> Iterator[tuple[PromptRow, tuple[int, ...]]]:
+        """Of these, the ones that this process generates."""
+        return self._wanted(writer)
 
-        llm = LLM(self.inputs.source, **engine_settings(self.options))
+    def _samples_of(self, row: PromptRow) -> range:
+        return range(row.overrides.get("n", self.inputs.params.n))
+
+    def _count(self, writer: OutputWriter) -> int:
+        """How many samples are left to draw."""
+        return sum(len(left) for _, left in self._wanted(writer))
+
+    def _generate(self, writer: OutputWriter) -> dict[str, Any]:
+        llm = self._load()
         for line in llm.describe():
             self.console.say(line)
         stats = llm.engine.stats
         started = time.monotonic()
         with Progress(self.tally, lambda: stats.generated_tokens, self._show_progress()):
-            for result in llm.engine.run(self._requests(llm, writer)):
-                with self.interrupts.shielded():
-                    if isinstance(result, SampleOutput):
-                        writer.write(result)
-                        self.tally.add(result.generated_tokens)
-                        self.degenerate.add(result)
-                    else:
-                        self._fail(writer, result)
-        seconds = time.monotonic() - started
-        rate = stats.generated_tokens / seconds
-        timing = {"generation_seconds": seconds, "tokens_per_second": rate}
-        return {**dataclasses.asdict(stats), **timing}
+            self._write_results(llm, writer)
+        return with_rate(dataclasses.asdict(stats), time.monotonic() - started)
+
+    def _load(self) -> LLM:
+        from santagen.llm import LLM
+
+        return LLM(self.inputs.source, **engine_settings(self.options))
+
+    def _write_results(self, llm: LLM, writer: OutputWriter) -> None:
+        for result in llm.engine.run(self._requests(llm, writer)):
+            with self.interrupts.shielded():
+                if isinstance(result, SampleOutput):
+                    writer.write(result)
+                    self.tally.add(result.generated_tokens)
+                    self.degenerate.add(result)
+                else:
+                    self._fail(writer, result)
+
+    def _finish(self, writer: OutputWriter, summary: dict[str, Any]) -> None:
+        writer.finish(((row.row_id, row.number) for row in self.inputs.prompts), summary)
 
     def _requests(self, llm: LLM, writer: OutputWriter) -> Iterator[Request | RowFailure]:
         """Tokenised as the engine asks for them."""
@@ -227,18 +262,18 @@ class Job:
         left: dict[int, tuple[int, ...]] = {}
 
         def rows() -> Iterator[PromptRow]:
-            for row, wanted in self._wanted(writer):
+            for row, wanted in self._to_do(writer):
                 left[row.number] = wanted
                 yield row
 
-        for request in builder.build_many(rows()):
+        for request in builder.build_many(rows(), self.tokenised_together):
             wanted = left.pop(request.number)
             if isinstance(request, RowFailure):
                 self.tally.samples_wanted -= len(wanted)
                 yield request
             else:
                 yield dataclasses.replace(request, sample_indices=wanted)
-        self.console.remarks(builder.warnings)
+        self.remarks.update(builder.warnings)
 
     def _fail(self, writer: OutputWriter, failure: RowFailure) -> None:
         writer.fail(failure)
@@ -266,6 +301,7 @@ class Job:
         )
 
     def _say_finished(self, seconds: float, stats: dict[str, Any]) -> None:
+        self.console.remarks(self.remarks)
         tally, output = self.tally, self.output
         tokens = stats.get("generated_tokens", 0)
         rate = f", {stats['tokens_per_second']:,.0f} tok/s" if tokens else ""
@@ -279,3 +315,9 @@ class Job:
             where = f", listed in {output}.errors.jsonl" if output else ""
             rows = "row" if tally.failed_rows == 1 else "rows"
             self.console.warn(f"{tally.failed_rows} {rows} failed{where}.")
+
+
+def with_rate(stats: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """An engine's totals with the time they took."""
+    rate = stats["generated_tokens"] / seconds
+    return {**stats, "generation_seconds": seconds, "tokens_per_second": rate}

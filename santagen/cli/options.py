@@ -68,6 +68,8 @@ class GenerateOptions:
     invariant: bool = option("Limits", SWITCH, False, "--invariant", help="On CUDA, give a row the same bits whatever runs beside it; slower. On the CPU it is always so.")
     truncate: str = option("Limits", choice("error", "left"), "error", "--truncate", help="A prompt that is too long fails, or loses its start.")
 
+    tensor_parallel_size: int | None = option("Parallel", SIZE, None, "--tensor-parallel-size", "-tp", help="Processes that share one copy of the model.", shown_default="1")
+    data_parallel_size: int | None = option("Parallel", SIZE, None, "--data-parallel-size", "-dp", help="Copies of the model that share the rows.", shown_default="1, or what torchrun started")
     shard: str | None = option("Parallel", TEXT, None, "--shard", help="I/N: take every N-th row from the I-th, counted from 0, for job arrays.")
 
     output: str | None = option("Run", TEXT, None, "--output", "-o", help="JSONL file to write.", shown_default="standard output")

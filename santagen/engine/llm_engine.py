@@ -54,6 +54,7 @@ class LLMEngine:
     ) -> None:
         self.runner, self.scheduler, self.processor = runner, scheduler, processor
         self.tokenizer, self.max_len, self.run_ahead = tokenizer, max_len, run_ahead
+        self.window = scheduler.limits.max_num_seqs  # requests are drawn while fewer samples wait
         self.stats = EngineStats()
         self._stop_sets: dict[tuple[str, ...], StopSet] = {}
         self._token_index: TokenIndex | None = None  # made for the first stop set, shared by all
@@ -65,9 +66,8 @@ class LLMEngine:
         """
         source: Iterator[Request | RowFailure] | None = iter(requests)
         pending: deque[Record] = deque()
-        window = self.scheduler.limits.max_num_seqs
         while True:
-            while source is not None and self.scheduler.waiting_samples < window:
+            while source is not None and self.scheduler.waiting_samples < self.window:
                 request = next(source, None)
                 if request is None:
                     source = None

@@ -81,7 +81,7 @@ class LineIndex:
                 if not line.endswith(b"\n"):
                     break
                 try:
-                    row_id, indices = _samples_of(json.loads(line), format)
+                    row_id, indices = samples_of(json.loads(line), format)
                     places = [self.done.add(row_id, index) for index in indices]
                     self.add(-1 - places[0], indices[0], len(line), len(indices))
                 except (ValueError, LookupError, TypeError):
@@ -89,9 +89,10 @@ class LineIndex:
                         f"{path}, line {number} is no record of this run.", CHANGED_HINT
                     ) from None
 
-    def order(self, rows: Iterable[tuple[RowId, int]]) -> NDArray[np.int64]:
-        """The lines sorted by row and index. `rows` gives (row id, row number) of the input."""
-        row, index = (np.array(column, dtype=np.int64) for column in self._columns[:2])
+    def columns(self, rows: Iterable[tuple[RowId, int]]) -> NDArray[np.int64]:
+        """[4, lines]: row, index, offset, length. `rows` gives (row id, row number) of the input,
+        and is read only where lines of an earlier run must be placed."""
+        columns = np.array(self._columns, dtype=np.int64).reshape(4, -1)
         if len(self.done):
             number = np.full(self.done.rows, -1, dtype=np.int64)
             for row_id, where in rows:
@@ -102,8 +103,14 @@ class LineIndex:
                 raise SantagenError(
                     "The output holds samples of rows that are not in the input.", CHANGED_HINT
                 )
+            row = columns[0]
             earlier = row < 0
             row[earlier] = number[-1 - row[earlier]]
+        return columns
+
+    def order(self, rows: Iterable[tuple[RowId, int]]) -> NDArray[np.int64]:
+        """The lines sorted by row and index; `rows` as in `columns`."""
+        row, index = self.columns(rows)[:2]
         return np.lexsort((index, row))
 
     def lines(self, fd: int, order: NDArray[np.int64]) -> Iterator[bytes]:
@@ -118,7 +125,8 @@ def is_sorted(order: NDArray[np.int64]) -> bool:
     return bool((np.diff(order) == 1).all())
 
 
-def _samples_of(record: dict[str, Any], format: str) -> tuple[RowId, list[int]]:
+def samples_of(record: dict[str, Any], format: str) -> tuple[RowId, list[int]]:
+    """(row id, sample indices) of one line's record."""
     if format == "jsonl":
         return record["task_id"], [int(record["index"])]
     choices = record["response"]["body"]["choices"]

@@ -12,7 +12,8 @@ from __future__ import annotations
 import hashlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -119,6 +120,33 @@ class PromptSet:
                 number += 1
             if number != first + count:
                 raise _changed(source)
+
+    def select(self, numbers: Iterable[int]) -> Iterator[PromptRow]:
+        """The good rows of these numbers, which increase; each is asked for when its row is wanted.
+
+        One pass over the input, which parses no other row. Also works in another process, to which
+        the set was pickled: all but these rows is left behind there.
+        """
+        wanted = iter(numbers)
+        target = next(wanted, None)
+        for source, first in zip(self._sources, self._first_row, strict=True):
+            if target is None:
+                return
+            for number, (line, payload) in enumerate(source.rows(), start=first):
+                if number != target:
+                    continue
+                try:
+                    yield self._read(source, number, line, payload)
+                except RowError:
+                    raise _changed(source) from None
+                target = next(wanted, None)
+                if target is None:
+                    return
+        if target is not None:
+            raise _changed(self._sources[-1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lines": array("Q"), "_bad": set(), "failures": []}
 
     def _read(self, source: Source, number: int, line: int, payload: object) -> PromptRow:
         where = _place(source, line)

@@ -73,6 +73,9 @@ class FileSource:
     def __post_init__(self) -> None:
         self.whole_file = self.kind == ""
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "spool": None}  # the process that made it keeps it
+
     def rows(self, digest: Digest | None = None) -> Iterator[tuple[int, Any]]:
         try:
             with self._open() as file:

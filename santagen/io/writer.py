@@ -3,6 +3,7 @@
     OUT                 one line per sample: as they end, after a clean finish in input order
     OUT.errors.jsonl    one line per row that failed
     OUT.manifest.json   what the run is (io.manifest)
+    OUT.part-*          of a run of several groups (io.parts)
     OUT.lock            held by the run that writes (io.files)
 
 A kill at any moment leaves whole lines and at most one torn last line, which a resume drops. Until
@@ -19,13 +20,13 @@ import re
 import shlex
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from santagen.errors import SantagenError
 from santagen.io import records
@@ -45,6 +46,15 @@ from santagen.io.manifest import (
     manifest_path,
     read_manifest,
     write_manifest,
+)
+from santagen.io.parts import (
+    Lines,
+    merged,
+    part_path,
+    part_paths,
+    read_index,
+    remove_parts,
+    take_in,
 )
 from santagen.request import RowFailure, RowId, SampleOutput
 
@@ -129,7 +139,7 @@ class OutputWriter:
             raise
         return writer
 
-    def __enter__(self) -> OutputWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -185,7 +195,8 @@ class OutputWriter:
         self._lock.take()
         for file in (path, errors_path(path), manifest_path(path)):
             temporary_path(file).unlink(missing_ok=True)  # of a killed run
-        self._existed = path.exists()
+        parts = part_paths(path)
+        self._existed = path.exists() or bool(parts)
         if not self._existed:
             return
         if not (resume or overwrite):
@@ -193,8 +204,9 @@ class OutputWriter:
                 f"{path} exists.",
                 "Use --resume to go on with it, --overwrite to replace it, or another -o.",
             )
-        os.close(os.open(path, os.O_WRONLY))  # better refused now than at the first sample
-        if resume and path.stat().st_size:
+        # Better refused now than at the first sample.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666))
+        if resume and (path.stat().st_size or parts):
             self._earlier = read_manifest(path)
             if self._earlier is None:
                 raise SantagenError(
@@ -204,6 +216,17 @@ class OutputWriter:
                 )
             check_identity(path, self._earlier, self._content["identity"])
             self._index.read(path, self._format)
+            if parts:
+                take_in(path, self._index.size, self._index.done, self._format)
+                self._index = LineIndex()
+                self._index.read(path, self._format)
+
+    def begin(self) -> None:
+        """Take over the output now; from here on parts may be made. Otherwise the first sample
+        does it."""
+        if self.path is not None and not self._begun:
+            with self._explained():
+                self._begin(self.path)
 
     def _begin(self, path: Path) -> None:
         """Take over the files, the output first: no sample may meet another run's manifest."""
@@ -211,6 +234,7 @@ class OutputWriter:
         self._fd = os.open(real_path(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | new, 0o666)
         self._existed = True
         os.ftruncate(self._fd, self._index.size)  # a torn last line, or all that is overwritten
+        remove_parts(part_paths(path))  # what is overwritten; a resume has taken them in
         # Rows that fail are met again by a resumed run, and reported again.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
         self._errors_fd = os.open(errors_path(path), flags, 0o666)
@@ -270,40 +294,64 @@ class OutputWriter:
 
     # -- ending ------------------------------------------------------------------------------------
 
-    def finish(self, rows: Iterable[tuple[RowId, int]], summary: dict[str, Any]) -> None:
+    def finish(
+        self,
+        rows: Iterable[tuple[RowId, int]],
+        summary: dict[str, Any],
+        parts: Mapping[int, int] | None = None,
+    ) -> None:
         """End a complete run: OUT and the errors in input order, the manifest complete.
 
         `rows` gives (row id, row number) of the input; it is read only where an earlier run's lines
-        must be placed. `summary` is what the manifest says of this run. A complete output to which
-        nothing was added stays as it is.
+        must be placed. `summary` is what the manifest says of this run. `parts` are the groups that
+        left a part, and how many samples are in it. A complete output to which nothing was added
+        stays as it is.
         """
         if self.path is not None:
             with self._explained():
-                self._finish_file(self.path, rows, summary)
+                self._finish_file(self.path, rows, summary, parts or {})
         self.close()
 
     def _finish_file(
-        self, path: Path, rows: Iterable[tuple[RowId, int]], summary: dict[str, Any]
+        self,
+        path: Path,
+        rows: Iterable[tuple[RowId, int]],
+        summary: dict[str, Any],
+        parts: Mapping[int, int],
     ) -> None:
+        errors = b"".join(self._failures[number] for number in sorted(self._failures))
+        if parts:
+            files = [part_path(path, group) for group in parts]
+            every = [Lines(path, self._index.columns(rows)), *map(read_index, files)]
+            write_atomically(path, merged(every, not self._unordered))
+            remove_parts(files)
+        elif not self._finish_alone(path, rows, errors):
+            return
+        if errors:
+            write_atomically(errors_path(path), [errors])
+        else:
+            errors_path(path).unlink(missing_ok=True)
+        samples = self._index.samples + sum(parts.values())
+        counts = {"samples": samples, "failed_rows": len(self._failures)}
+        run = {**self._content["run"], **summary}
+        write_manifest(path, {**self._content, "complete": True, "counts": counts, "run": run})
+
+    def _finish_alone(
+        self, path: Path, rows: Iterable[tuple[RowId, int]], errors: bytes
+    ) -> bool:
+        """Put OUT in order; False where an earlier run left all as it should be."""
         order = None if self._unordered else self._index.order(rows)
         if order is not None and is_sorted(order):
             order = None  # it is in order as it is
-        errors = b"".join(self._failures[number] for number in sorted(self._failures))
         if not self._begun:
             if order is None and self._is_complete(path, errors):
-                return
+                return False
             self._begin(path)
         if order is None:
             os.fsync(self._fd)
         else:
             write_atomically(path, self._index.lines(self._fd, order))
-        if errors:
-            write_atomically(errors_path(path), [errors])
-        else:
-            errors_path(path).unlink(missing_ok=True)
-        counts = {"samples": self._index.samples, "failed_rows": len(self._failures)}
-        run = {**self._content["run"], **summary}
-        write_manifest(path, {**self._content, "complete": True, "counts": counts, "run": run})
+        return True
 
     def _is_complete(self, path: Path, errors: bytes) -> bool:
         """Whether an earlier run left just what this one would."""

@@ -320,3 +320,11 @@ def test_the_model_is_looked_up_once(
     monkeypatch.setattr(llm, "resolve_model", count)
     assert cli("generate", prompts, "-o", output, "--max-tokens", "2").code == 0
     assert asked == [None]
+
+
+@pytest.mark.parametrize("flag", ["-tp", "--tensor-parallel-size", "-dp", "--data-parallel-size"])
+def test_parallel_sizes(cli: Cli, prompts: Path, flag: str) -> None:
+    """What they do is tested in tests/distributed; 1 starts no other process."""
+    refused = cli.generate(prompts, flag, "0")
+    assert refused.code == 2 and "at least 1" in refused.err
+    assert cli.generate(prompts, *FEW, flag, "1").samples == cli.generate(prompts, *FEW).samples

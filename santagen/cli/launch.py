@@ -1,0 +1,72 @@
+"""`santagen generate -tp 2` outside torchrun: starts itself again, once per process, as torchrun
+would with --standalone.
+
+Uses torchrun's own library, so that the exit code of the process that failed first is this one's.
+It prints only what no process could say itself. What the processes do is in cli.ranks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import uuid
+from typing import Any
+
+from santagen.cli.describe import command_line
+from santagen.cli.options import GenerateOptions
+from santagen.cli.settings import Resolved
+from santagen.errors import SantagenError
+from santagen.parallel.world import check_gpus
+
+INTERRUPTED = 130
+START_SECONDS = 600
+
+
+def relaunch(settings: Resolved[GenerateOptions], tensor_parallel: int, data_parallel: int) -> int:
+    """Run the command in tensor_parallel * data_parallel processes; returns its exit code."""
+    import torch
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import elastic_launch
+
+    count = tensor_parallel * data_parallel
+    if settings.options.device != "cpu" and torch.cuda.is_available():
+        check_gpus(count, torch.cuda.device_count())
+    words, secrets = command_line(settings, "generate")
+    os.environ.update(secrets)
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
+    logging.disable(logging.CRITICAL)  # the launcher's own account of a failure
+    try:
+        elastic_launch(_config(count), sys.executable)("-m", "santagen", *words)
+    except SignalException:
+        return INTERRUPTED
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode < 0:
+            name = signal.Signals(-failure.exitcode).name
+            raise SantagenError(
+                f"Rank {rank} was ended by {name}.",
+                "SIGKILL mostly means that memory ran out." if name == "SIGKILL" else "",
+            ) from None
+        return int(failure.exitcode)
+    finally:
+        logging.disable(logging.NOTSET)
+    return 0
+
+
+def _config(count: int) -> Any:
+    from torch.distributed.launcher.api import LaunchConfig
+
+    return LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=count,
+        run_id=str(uuid.uuid4()),
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",  # a free port
+        rdzv_configs={"timeout": START_SECONDS},
+        local_addr="localhost",
+        max_restarts=0,
+    )

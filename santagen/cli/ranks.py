@@ -1,0 +1,426 @@
+"""`santagen generate` as one process of several: what rank 0, the other leaders and the rest do.
+
+    rank 0     validates the input, opens OUT, plans the rows, generates, waits, merges, reports
+    leaders    of the other groups: draw rows from the same queue, write OUT.part-k
+    others     hold a shard of their leader's model and take its requests
+
+    join -> inputs -> load everywhere -> OUT begun -> parts made -> rows drawn ... -> merge
+
+Nothing of an earlier output is touched before every rank has its weights. A fault on one rank ends
+all of them; the first to notice says it, once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from santagen.cli.console import Console, report_error
+from santagen.cli.describe import resume_command
+from santagen.cli.generate import (
+    INTERRUPTED,
+    Inputs,
+    Job,
+    read_inputs,
+    sampling_params,
+    with_rate,
+)
+from santagen.cli.interrupt import Interrupts
+from santagen.cli.model import engine_settings, find_model, output_path
+from santagen.cli.options import GenerateOptions
+from santagen.cli.progress import Progress
+from santagen.cli.settings import Resolved
+from santagen.config import ModelConfig
+from santagen.errors import SantagenError
+from santagen.io.parts import part_path
+from santagen.parallel.row_queue import RowPlan, chunk_rows, draw_rows
+from santagen.parallel.world import World, check_gpus, check_model_divides, sizes
+from santagen.request import PromptRow, Request, RowFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+    from santagen.engine.llm_engine import EngineStats
+    from santagen.io.part_writer import PartWriter
+    from santagen.io.writer import OutputWriter
+    from santagen.llm import LLM
+    from santagen.parallel.cluster import Cluster
+
+VISIBLE_SECONDS = 30.0  # for a new file to be seen through a network file system
+STOPPED = 2  # the exit code of a rank that ends because another has
+MANNERS_SECONDS = 1.0  # what other ranks leave rank 0 to tell of an interruption
+
+
+def run_rank(settings: Resolved[GenerateOptions], world: World, console: Console) -> int:
+    """This process's part of the run; returns its exit code."""
+    from santagen.parallel.cluster import Cluster
+
+    with Interrupts() as interrupts:
+        cluster = Cluster.join(world, os.environ)
+        rank = Rank(settings, cluster, console, interrupts)
+        try:
+            code = rank.run()
+        except KeyboardInterrupt:
+            rank.say_interrupted()
+            code = INTERRUPTED
+        except Exception as error:
+            code = rank.report(error)
+        if code in (0, 1):
+            cluster.leave()
+            return code
+        cluster.fail()
+        return STOPPED if code == INTERRUPTED and cluster.watch.lost else code
+
+
+class Rank:
+    """One process: joins the others, takes its part and speaks for the run where it must."""
+
+    def __init__(
+        self,
+        settings: Resolved[GenerateOptions],
+        cluster: Cluster,
+        console: Console,
+        interrupts: Interrupts,
+    ) -> None:
+        self.settings, self.options, self.cluster = settings, settings.options, cluster
+        self.console, self.interrupts = console, interrupts
+
+    def run(self) -> int:
+        options, cluster = self.options, self.cluster
+        cluster.meet()
+        world = cluster.world
+        tensor_parallel, data_parallel = sizes(
+            options.tensor_parallel_size, options.data_parallel_size, world.size
+        )
+        world = cluster.world = dataclasses.replace(world, tensor_parallel=tensor_parallel)
+        self._name_sizes(world)
+        if data_parallel > 1 and output_path(options.output) is None:
+            raise SantagenError(
+                f"-dp {data_parallel} needs an output file: every group writes a part of it.",
+                "Name it with -o OUT.jsonl.",
+            )
+        device = self._device(world)
+        if world.rank == 0:
+            return self._lead_the_run(device)
+        rows = cluster.receive("rows")
+        if not rows:
+            return 0
+        source = find_model(options, Console(quiet=True))
+        cluster.connect(device)
+        if not world.leads:
+            self._follow(source, rows)
+            return 0
+        prompts, plan = cluster.receive("plan")
+        inputs = Inputs(sampling_params(options), prompts, source)
+        return OtherLeader(self, inputs, plan, rows).run()
+
+    def _name_sizes(self, world: World) -> None:
+        """Let the manifest and the command that resumes say what is in force."""
+        options = dataclasses.replace(
+            self.options,
+            tensor_parallel_size=world.tensor_parallel,
+            data_parallel_size=world.data_parallel,
+        )
+        in_force = dict.fromkeys(("tensor_parallel_size", "data_parallel_size"), "flag")
+        origins = self.settings.origins | in_force
+        self.settings, self.options = Resolved(options, origins), options
+
+    def _device(self, world: World) -> torch.device:
+        import torch
+
+        if self.options.device == "cpu" or not torch.cuda.is_available():
+            return torch.device("cpu")
+        check_gpus(world.local_size, torch.cuda.device_count(), "a node")
+        torch.cuda.set_device(world.local_rank)
+        return torch.device("cuda", world.local_rank)
+
+    def _lead_the_run(self, device: torch.device) -> int:
+        inputs = read_inputs(self.options, self.console)
+        config = ModelConfig.from_directory(inputs.source.path)
+        check_model_divides(config, self.cluster.world.tensor_parallel)
+        return RankZero(self, inputs, device).run()
+
+    def _follow(self, source: Any, rows: int) -> None:
+        cluster = self.cluster
+        llm = load_shard(self, source)
+        n = sampling_params(self.options).n
+        batch = draw_evenly(llm, cluster.world.data_parallel, rows, n)
+        cluster.barrier("loaded", cluster.world.size)
+        requests: Iterator[Request | RowFailure] = cluster.tensor_parallel.same_items((), batch)
+        for _ in llm.engine.run(requests):
+            pass  # its leader writes the same sample
+
+    # -- speaking ------------------------------------------------------------------------------
+
+    def report(self, error: Exception) -> int:
+        """Say what ended the run, unless another rank has; returns the exit code."""
+        told = self._told(error)
+        if self.cluster.may_speak():
+            report_error(told, any_rank=True)
+            self._show_resume()
+        return told.exit_code if isinstance(told, SantagenError) else 2
+
+    def _told(self, error: Exception) -> Exception:
+        if isinstance(error, SantagenError) or not is_lost_connection(error):
+            return error
+        return SantagenError(
+            "A rank of this tensor-parallel group went away: its connection was lost.",
+            "Its own message, or the system's log, may say why (memory, a kill, the network).",
+        )
+
+    def say_interrupted(self, done: str = "what was finished") -> None:
+        """After a signal: the user's, the launcher's, or this process's own watch's."""
+        if self.cluster.world.rank:
+            time.sleep(MANNERS_SECONDS)
+        if not self.cluster.may_speak():
+            return
+        lost = self.cluster.watch.lost
+        if lost is not None:
+            report_error(SantagenError(f"The run was stopped: {lost}."), any_rank=True)
+        output = output_path(self.options.output)
+        where = f": {done} is safe in {output} and the parts beside it." if output else "."
+        Console(any_rank=True).warn(f"interrupted{where}")
+        self._show_resume()
+
+    def _show_resume(self) -> None:
+        output = output_path(self.options.output)
+        if output is not None and output.exists():
+            line = f"Go on with: {resume_command(self.settings, 'generate')}"
+            Console(any_rank=True).say(line)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a group tells rank 0 when its part is whole."""
+
+    stats: dict[str, Any]  # EngineStats
+    samples: int
+    failures: list[RowFailure]
+    remarks: Counter[str]
+
+
+class Leader(Job):
+    """A leader of a group: generates the rows that it draws, with its group's shards."""
+
+    def __init__(self, rank: Rank, inputs: Inputs) -> None:
+        super().__init__(rank.settings, inputs, rank.console, rank.interrupts)
+        self.rank, self.cluster, self.world = rank, rank.cluster, rank.cluster.world
+        self.plan = RowPlan()
+        self.stats: EngineStats  # from the moment the model is there
+
+    def _ready(self, rows: int) -> LLM:
+        """Load this group's model, and wait until every rank has its own."""
+        llm = load_shard(self.rank, self.inputs.source)
+        groups = self.world.data_parallel
+        self.tokenised_together = draw_evenly(llm, groups, rows, self.inputs.params.n)
+        self.stats = llm.engine.stats
+        self.cluster.barrier("loaded", self.world.size)
+        return llm
+
+    def _requests(self, llm: LLM, writer: OutputWriter) -> Iterator[Request | RowFailure]:
+        own = super()._requests(llm, writer)
+        return self.cluster.tensor_parallel.same_items(own, self.tokenised_together)
+
+    def _to_do(self, writer: OutputWriter) -> Iterator[tuple[PromptRow, tuple[int, ...]]]:
+        numbers = self.plan.numbers()
+        if self.world.data_parallel == 1:
+            chosen = iter(numbers.tolist())
+        else:
+            chunk = self.tokenised_together
+            chosen = draw_rows(numbers, chunk, lambda count: self.cluster.add("drawn", count))
+        for row in self.inputs.prompts.select(chosen):
+            yield row, self.plan.partial.get(row.number) or tuple(self._samples_of(row))
+
+
+class OtherLeader(Leader):
+    """The leader of a group other than the first: its samples go to a part."""
+
+    def __init__(self, rank: Rank, inputs: Inputs, plan: RowPlan, rows: int) -> None:
+        super().__init__(rank, inputs)
+        self.plan, self.rows = plan, rows
+
+    def run(self) -> int:
+        cluster, group = self.cluster, self.world.group
+        llm = self._ready(self.rows)
+        cluster.receive("begun")
+        with self._open_part() as writer:
+            cluster.barrier("parts", self.world.data_parallel)
+            cluster.receive("go")
+            cluster.watch.on_beat = self._send_tally
+            self._write_results(llm, writer)
+            writer.end()
+        stats = dataclasses.asdict(self.stats)
+        result = Result(stats, writer.samples, writer.failures, self.remarks)
+        cluster.publish(f"result/{group}", result)
+        return 0
+
+    def _open_part(self) -> PartWriter:
+        from santagen.io.part_writer import PartWriter
+
+        assert self.output is not None, "groups are refused without an output file"
+        options = self.options
+        return PartWriter.create(
+            self.output,
+            self.world.group,
+            model=self.inputs.source.name,
+            echo=options.echo,
+            token_ids=options.token_ids,
+            format=options.format,
+        )
+
+    def _fail(self, writer: OutputWriter, failure: RowFailure) -> None:
+        writer.fail(failure)
+        self.tally.failed_rows += 1
+
+    def _send_tally(self) -> None:
+        tally = self.tally
+        counts = (tally.samples_wanted, tally.samples_done, tally.tokens_of_done)
+        text = " ".join(map(str, (*counts, tally.failed_rows, self.stats.generated_tokens)))
+        self.cluster.watch.board.set(f"tally/{self.world.group}", text)
+
+
+class RankZero(Leader):
+    """The leader that also speaks, plans and merges."""
+
+    def __init__(self, rank: Rank, inputs: Inputs, device: torch.device) -> None:
+        super().__init__(rank, inputs)
+        self.device = device
+        self.shown = self.tally  # with the other groups' counts, where there are any
+        self.generated_elsewhere = 0
+        self.parts: dict[int, int] = {}  # group: samples
+
+    def _open_writer(self) -> OutputWriter:
+        writer = super()._open_writer()
+        if self.world.data_parallel > 1 and writer.path is None:
+            writer.close()
+            raise SantagenError(
+                f"{self.output} is no regular file: several groups can't write parts of it.",
+                "Name a file with -o OUT.jsonl.",
+            )
+        return writer
+
+    def _count(self, writer: OutputWriter) -> int:
+        numbers, partial, samples = [], {}, 0
+        for row, left in self._wanted(writer):
+            numbers.append(row.number)
+            samples += len(left)
+            if len(left) < len(self._samples_of(row)):
+                partial[row.number] = left
+        self.plan = RowPlan.of(np.array(numbers, np.int64), partial)
+        if not samples:
+            self.cluster.publish("rows", 0)
+        return samples
+
+    def _generate(self, writer: OutputWriter) -> dict[str, Any]:
+        cluster, groups = self.cluster, self.world.data_parallel
+        rows = len(self.plan.numbers())
+        if groups > 1:
+            cluster.publish("plan", (self.inputs.prompts, self.plan))
+        cluster.publish("rows", rows)
+        cluster.connect(self.device)
+        llm = self._ready(rows)
+        self._begin(writer)
+        self.console.say(f"{groups} x {self.world.tensor_parallel} processes, each with:")
+        for line in llm.describe():
+            self.console.say(line)
+        started = time.monotonic()
+        if groups > 1:
+            self.shown = dataclasses.replace(self.tally)
+            cluster.watch.on_beat = self._add_up
+        with Progress(self.shown, self._generated_everywhere, self._show_progress()):
+            self._write_results(llm, writer)
+            others: list[Result] = [cluster.receive(f"result/{k}") for k in range(1, groups)]
+        seconds = time.monotonic() - started
+        cluster.watch.on_beat = lambda: None
+        total = dataclasses.asdict(self.stats)
+        for group, other in enumerate(others, start=1):
+            total = {name: total[name] + other.stats[name] for name in total}
+            self.tally.samples_done += other.samples
+            self.parts[group] = other.samples
+            self.remarks.update(other.remarks)
+            for failure in other.failures:
+                self._fail(writer, failure)
+        by_group = [self.stats.samples, *(other.samples for other in others)]
+        return with_rate(total, seconds) | {"samples_by_group": by_group}
+
+    def _begin(self, writer: OutputWriter) -> None:
+        """Take over the output, let the other leaders make their parts, and see that they did."""
+        cluster, groups = self.cluster, self.world.data_parallel
+        writer.begin()
+        cluster.publish("begun", True)
+        cluster.barrier("parts", groups)
+        deadline = time.monotonic() + VISIBLE_SECONDS
+        for group in range(1, groups):
+            assert self.output is not None
+            part = part_path(self.output, group)
+            cluster.wait(lambda part=part: part.exists() or time.monotonic() > deadline)  # type: ignore[misc]
+            if not part.exists():
+                raise SantagenError(
+                    f"{part} can't be seen by rank 0, though its group has made it.",
+                    "The folder of -o must be one that every node shares.",
+                )
+        cluster.publish("go", True)
+
+    def _add_up(self) -> None:
+        """Bring what the progress shows up to date with the other groups."""
+        board, own, shown = self.cluster.watch.board, self.tally, self.shown
+        keys = [f"tally/{group}" for group in range(1, self.world.data_parallel)]
+        keys = [key for key in keys if board.check([key])]
+        totals = [0] * 5
+        for value in board.multi_get(keys) if keys else []:
+            totals = [a + int(b) for a, b in zip(totals, value.split(), strict=True)]
+        wanted, done, tokens, failed, self.generated_elsewhere = totals
+        shown.samples_wanted = own.samples_wanted + wanted
+        shown.samples_done = own.samples_done + done
+        shown.tokens_of_done = own.tokens_of_done + tokens
+        shown.failed_rows = own.failed_rows + failed
+
+    def _generated_everywhere(self) -> int:
+        return self.stats.generated_tokens + self.generated_elsewhere
+
+    def _finish(self, writer: OutputWriter, summary: dict[str, Any]) -> None:
+        rows = ((row.row_id, row.number) for row in self.inputs.prompts)
+        writer.finish(rows, summary, self.parts)
+
+    def _say_interrupted(self) -> None:
+        shown = self.shown
+        done = f"{shown.samples_done} of {shown.samples_wanted} samples of this run"
+        self.rank.say_interrupted(done if self.output else "")
+
+
+def load_shard(rank: Rank, source: Any) -> LLM:
+    """This rank's shard of the model, or all of it."""
+    from santagen.llm import LLM
+
+    cluster = rank.cluster
+    parallel, sharing = cluster.tensor_parallel, cluster.world.local_size
+    return LLM(source, parallel=parallel, sharing=sharing, **engine_settings(rank.options))
+
+
+def draw_evenly(llm: LLM, groups: int, rows: int, n: int) -> int:
+    """Have the engine hold few rows beyond those it runs; returns how many to prepare together.
+
+    One group alone takes them as a run of one process does.
+    """
+    if groups == 1:
+        return 256
+    chunk = chunk_rows(rows, groups, llm.plan.max_num_seqs, n)
+    llm.engine.window = max(1, chunk * n)
+    return chunk
+
+
+def is_lost_connection(error: Exception) -> bool:
+    """Whether a collective failed because another process is gone."""
+    from torch import distributed as dist
+
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError) and "gloo" in str(error).lower()
+    )

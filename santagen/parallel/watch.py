@@ -1,0 +1,125 @@
+"""A thread per process that notices when another one is lost, and ends this one in order.
+
+Every half second it says that this process lives (while the interpreter runs at all) and looks for
+a failure that another process reported. Rank 0 watches every process and every process watches rank
+0; one that is silent for SILENT_SECONDS counts as lost, as does the store when it can't be reached.
+Then the main thread gets SIGTERM, which the command line turns into an orderly end; a main thread
+that waits in a collective never sees it, so the process ends without it after GRACE_SECONDS. What
+was written is safe either way: samples are never buffered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+BEAT_SECONDS = 0.5
+LOOK_EVERY = 4  # beats between looks at the others' beats
+SILENT_SECONDS = 40.0
+GRACE_SECONDS = 10.0
+LOST_EXIT_CODE = 2
+
+
+class Board(Protocol):
+    """The part of a c10d store that is used here."""
+
+    def set(self, key: str, value: str) -> None: ...
+    def check(self, keys: list[str]) -> bool: ...
+    def multi_get(self, keys: list[str]) -> list[bytes]: ...
+
+
+class Watch:
+    """Started and stopped by the main thread.
+
+    `lost` is None, or what was lost in a sentence. `on_beat` runs with every beat, in the thread.
+    """
+
+    def __init__(self, board: Board, rank: int, silent: float = SILENT_SECONDS) -> None:
+        self.board, self.rank, self.silent = board, rank, silent
+        self.lost: str | None = None
+        self.on_beat: Callable[[], None] = lambda: None
+        self._names: Sequence[str] = ()
+        self._watched = range(0)
+        self._seen: dict[int, tuple[bytes, float]] = {}
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._pipe: tuple[socket.socket, socket.socket] | None = None
+
+    def start(self, names: Sequence[str]) -> None:
+        """`names[r]` is what messages call rank r."""
+        self._names = names
+        self._watched = range(1, len(names)) if self.rank == 0 else range(1)
+        if threading.current_thread() is threading.main_thread():
+            # The one way to hear of a signal while the main thread is inside a library call.
+            self._pipe = socket.socketpair()
+            for end in self._pipe:
+                end.setblocking(False)
+            signal.set_wakeup_fd(self._pipe[1].fileno(), warn_on_full_buffer=False)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._pipe is not None:
+            signal.set_wakeup_fd(-1)
+            for end in self._pipe:
+                end.close()
+
+    def _run(self) -> None:
+        beats = 0
+        deadline: float | None = None
+        while not self._stopped.wait(BEAT_SECONDS):
+            beats += 1
+            now = time.monotonic()
+            if deadline is None and self.lost is None:
+                self.lost = self._look(beats, now)
+                if self.lost is not None:
+                    os.kill(os.getpid(), signal.SIGTERM)
+            if deadline is None and (self.lost is not None or self._was_signalled()):
+                deadline = now + GRACE_SECONDS
+            if deadline is not None and now > deadline:
+                os._exit(LOST_EXIT_CODE)
+
+    def _was_signalled(self) -> bool:
+        if self._pipe is None:
+            return False
+        with contextlib.suppress(BlockingIOError):
+            return bool(self._pipe[0].recv(64))
+        return False
+
+    def _look(self, beats: int, now: float) -> str | None:
+        """One beat: what is lost, or None."""
+        try:
+            self.board.set(f"beat/{self.rank}", str(beats))
+            self.on_beat()
+            if self.board.check(["failed"]):
+                return "another process of the run failed"
+            return self._silent(now) if beats % LOOK_EVERY == 0 else None
+        except Exception:  # the store's own errors share no narrower class
+            return "the store that the processes of the run meet at can't be reached"
+
+    def _silent(self, now: float) -> str | None:
+        keys = [f"beat/{rank}" for rank in self._watched]
+        if not keys:
+            return None
+        if self.board.check(keys):
+            beats = self.board.multi_get(keys)
+        else:  # some have not begun
+            beats = [self.board.multi_get([k])[0] if self.board.check([k]) else b"" for k in keys]
+        for rank, beat in zip(self._watched, beats, strict=True):
+            before, since = self._seen.setdefault(rank, (beat, now))
+            if beat == b"left":
+                continue
+            if beat != before:
+                self._seen[rank] = beat, now
+            elif now - since > self.silent:
+                self.board.set("failed", self._names[rank])
+                return f"{self._names[rank]} has not answered for {self.silent:.0f} s"
+        return None

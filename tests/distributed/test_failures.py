@@ -1,0 +1,133 @@
+"""What goes wrong with several ranks: one sentence, once, nothing lost, nobody waits long."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.conftest import NARROW, SAMPLED
+from tests.distributed.processes import Ranks, start
+
+
+def said_once(ran: Ranks, text: str) -> None:
+    assert ran.err.count("error: ") == 1, ran.err
+    assert ran.err.count(text) == 1, ran.err
+    assert "hint: " in ran.err
+    assert "Traceback" not in ran.err
+
+
+@pytest.fixture(scope="module")
+def no_weights(bundled_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that can't be loaded: what is refused with it is refused before its weights."""
+    folder = tmp_path_factory.mktemp("model")
+    for file in bundled_model.glob("*.json"):
+        shutil.copy(file, folder)
+    heads = json.loads((folder / "config.json").read_text())["n_head"]
+    assert heads == 4
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("size", "flags", "sentence"),
+    [
+        (3, ("-tp", "3"), "The model's 4 attention heads can't be shared by -tp 3 ranks."),
+        (5, ("-tp", "5"), "-tp 5 is more than the model's 4 attention heads."),
+        (3, ("-tp", "2"), "-tp 2 times -dp 1 is 2, but 3 processes were started."),
+        (2, ("-tp", "2", "-dp", "2"), "-tp 2 times -dp 2 is 4, but 2 processes were started."),
+    ],
+)
+def test_sizes_that_do_not_fit(
+    prompts: Path, no_weights: Path, output: Path, size: int, flags: tuple[str, ...], sentence: str
+) -> None:
+    ran = start(size, "generate", prompts, "-m", no_weights, "-o", output, "-q", *flags)
+    assert ran.wait(60) == [2] * size
+    said_once(ran, sentence)
+    assert not output.exists()
+
+
+def test_groups_need_an_output_file(prompts: Path, no_weights: Path) -> None:
+    ran = start(2, "generate", prompts, "-m", no_weights, "-q")
+    assert ran.wait(60) == [2, 2]
+    said_once(ran, "-dp 2 needs an output file")
+
+
+def test_unequal_nodes(prompts: Path, no_weights: Path, output: Path) -> None:
+    changes = {0: {"LOCAL_WORLD_SIZE": "1"}, 1: {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0"},
+               2: {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}}  # fmt: skip
+    command = ("generate", prompts, "-m", no_weights, "-o", output, "-q")
+    ran = start(3, *command, changes=changes)
+    assert ran.wait(60) == [2, 2, 2]
+    said_once(ran, "The nodes run different numbers of processes (1, 2).")
+
+
+def test_a_busy_port(prompts: Path, no_weights: Path, output: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = ("generate", prompts, "-m", no_weights, "-o", output, "-q")
+        ran = start(2, *command, port=port, ranks=range(1))
+        assert ran.wait(60) == [2]
+    said_once(ran, f"Port {port} of 127.0.0.1, where the processes are to meet, is in use.")
+
+
+def test_a_rank_that_never_comes(prompts: Path, no_weights: Path, output: Path) -> None:
+    command = ("generate", prompts, "-m", no_weights, "-o", output, "-q")
+    ran = start(2, *command, ranks=range(1), before={0: "little_patience"})
+    assert ran.wait(60) == [2]
+    said_once(ran, "Of 2 ranks, 1 did not start within 3 s (1).")
+
+
+def test_the_first_all_reduce_hangs(prompts: Path, output: Path) -> None:
+    before = {0: "quick_self_test", 1: "never_connects"}
+    command = ("generate", prompts, "-o", output, "-tp", "2", "-q")
+    ran = start(2, *command, before=before)
+    started = time.monotonic()
+    assert ran.wait(60) == [2, 2]
+    assert time.monotonic() - started < 30
+    said_once(ran, "The 2 ranks of a tensor-parallel group did not connect within 2 s.")
+    assert "GLOO_SOCKET_IFNAME" in ran.err
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("sizes", [("-tp", "2"), ("-dp", "2")])
+def test_a_fault_on_one_rank_ends_all(prompts: Path, output: Path, sizes: tuple[str, str]) -> None:
+    command = ("generate", prompts, "-o", output, *sizes, "-q")
+    ran = start(2, *command, before={1: "broken_model"})
+    assert ran.wait(60) == [2, 2]
+    said_once(ran, "error: ZeroDivisionError: the model fell over")
+    assert not output.exists()  # nothing is touched before every rank has its weights
+
+
+def test_a_full_disk_under_one_part(prompts: Path, output: Path) -> None:
+    command = ("generate", prompts, "-o", output, *SAMPLED, *NARROW)
+    ran = start(2, *command, before={1: "full_disk"})
+    assert ran.wait(60) == [2, 2]
+    said_once(ran, "Can't write")
+    assert "samples are safe in it" in ran.err
+    assert ran.err.count("Go on with: santagen generate") == 1
+    ran = start(1, *command, "--resume")
+    assert ran.wait() == [1], ran.err
+
+
+def test_a_shard_is_killed_in_a_step(prompts: Path, output: Path) -> None:
+    command = ("generate", prompts, "-o", output, "--max-tokens", "8", "-tp", "2", "-q")
+    ran = start(2, *command, before={1: "killed_in_a_step"})
+    started = time.monotonic()
+    codes = ran.wait(60)
+    assert codes == [2, -signal.SIGKILL] and time.monotonic() - started < 60
+    said_once(ran, "error: A rank of this tensor-parallel group went away")
+    assert ran.err.count("Go on with: santagen generate") == 1
+
+
+def test_a_silent_rank_is_missed(prompts: Path, output: Path) -> None:
+    """Without torchrun's agent, only the watch can tell that a rank of another group is gone."""
+    command = ("generate", prompts, "-o", output, "-dp", "2", "-q")
+    before = {0: "short_silence", 1: "killed_while_loading"}
+    ran = start(2, *command, before=before)
+    assert ran.wait(60) == [2, -signal.SIGKILL]
+    said_once(ran, "has not answered for 2 s")
