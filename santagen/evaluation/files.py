@@ -148,6 +148,9 @@ def _sample(row: dict[str, Any], problem: Problem, index: int, where: str) -> tu
             f"{where}: the row has no text in `completion` or `solution`.",
             "Each row is one sample, {task_id, completion} or {task_id, solution}.",
         )
+    if isinstance(row.get("completion"), str) and isinstance(row.get("solution"), str):
+        # santagen's own: the solution is what was run
+        return Sample(problem.task_id, index, text, row["solution"], extra), False
     rest = problem.without_echo(text)
     if "completion" in row:
         return Sample(

@@ -61,7 +61,7 @@ def settings_for(
         max_tokens=max_tokens or (limit if limit is not None else preset.max_tokens),
         temperature=0.0 if greedy else preset.temperature if temperature is None else temperature,
         top_p=1.0 if greedy else preset.top_p if top_p is None else top_p,
-        n=1 if greedy or temperature == 0 else n or preset.n,
+        n=n or (1 if greedy or temperature == 0 else preset.n),
         seed=seed,
         stop=task.stops,
     )

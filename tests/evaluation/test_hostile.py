@@ -152,7 +152,7 @@ def test_what_it_was_is_reported(in_namespaces: dict[str, Outcome], name: str, k
 def test_plain_tier_holds_with_landlock_and_a_filter(outside: Outside) -> None:
     if not linux.landlock_abi():
         pytest.skip("the kernel has no Landlock")
-    names = [name for name in HOSTILE if name not in SLOW and name != "read_answers_of_packages"]
+    names = [name for name in HOSTILE if name not in SLOW]
     outcomes = run_all("plain", names, outside)
     assert [name for name, outcome in outcomes.items() if outcome.passed] == []
 

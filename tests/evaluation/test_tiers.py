@@ -178,5 +178,32 @@ def test_landlock_leaves_only_what_is_listed(tmp_path: Path) -> None:
     assert (inside / "a").exists() and not (outside / "a").exists()
 
 
+@pytest.mark.skipif(not linux.landlock_abi(), reason="no Landlock")
+def test_a_folder_inside_a_readable_one_can_be_hidden(tmp_path: Path) -> None:
+    answers = tmp_path / "lib" / "package" / "answers"
+    answers.mkdir(parents=True)
+    for folder in (tmp_path / "lib", answers.parent, answers):
+        (folder / "file").write_text("x")
+    (tmp_path / "lib64").symlink_to("lib")
+    (tmp_path / "lib" / "link").symlink_to(answers)
+    found = linux.around([str(tmp_path), "/nowhere"], [str(answers)])
+    assert found[str(tmp_path)] is found[str(answers.parent)] is False
+    assert found[str(tmp_path / "lib" / "file")] is True and str(answers) not in found
+    assert linux.around([str(tmp_path)], ["/other"]) == {str(tmp_path): True}
+    script = (
+        f"import sys; sys.path.insert(0, {str(Path(tiers.__file__).parents[3])!r})\n"
+        "import os\nfrom santagen.evaluation.sandbox import linux\n"
+        f"base = {str(tmp_path)!r}\n"
+        "rules = linux.landlock_ruleset([base], [], [base + '/lib/package/answers'])\n"
+        "linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1); linux.landlock_restrict(rules)\n"
+        "assert os.listdir(base + '/lib64/package') and open(base + '/lib64/package/file').read()\n"
+        "for name in ('lib/package/answers', 'lib64/package/answers', 'lib/link', 'lib64/link'):\n"
+        "    try: open(f'{base}/{name}/file')\n"
+        "    except PermissionError: continue\n"
+        "    raise SystemExit(name)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_there_is_a_test_for_every_name() -> None:
     assert set(NAMES) <= set(HOSTILE)

@@ -113,8 +113,12 @@ def landlock_abi() -> int:
     return max(0, _libc.syscall(ctypes.c_long(_LANDLOCK_CREATE), None, 0, 1))
 
 
-def landlock_ruleset(readable: Iterable[str], writable: Iterable[str]) -> int:
-    """A file descriptor of rules: read and execute below `readable`, anything below `writable`."""
+def landlock_ruleset(
+    readable: Iterable[str], writable: Iterable[str], hidden: Iterable[str] = ()
+) -> int:
+    """A file descriptor of rules: read and execute below `readable`, anything below `writable`,
+    and no file below `hidden`, wherever that lies.
+    """
     abi = landlock_abi()
     handled = (1 << _RIGHTS_BY_ABI.get(abi, 16)) - 1
     fields = [handled, 0b11 if abi >= 4 else 0, 0b11 if abi >= 6 else 0]  # files, TCP, signals
@@ -123,14 +127,42 @@ def landlock_ruleset(readable: Iterable[str], writable: Iterable[str]) -> int:
     )
     ruleset = _syscall("Landlock", _LANDLOCK_CREATE, attributes, len(attributes), 0)
     try:
-        for path in readable:
-            _landlock_allow(ruleset, path, _EXECUTE | _READ_FILE | _READ_DIR)
+        for path, whole in around(readable, hidden).items():
+            reading = _EXECUTE | _READ_FILE | _READ_DIR
+            _landlock_allow(ruleset, path, reading if whole else _READ_DIR)
         for path in writable:
             _landlock_allow(ruleset, path, handled)
     except OSError:
         os.close(ruleset)
         raise
     return ruleset
+
+
+def around(readable: Iterable[str], hidden: Iterable[str]) -> dict[str, bool]:
+    """Paths that cover `readable` less what lies below `hidden`: True for one with all it holds,
+    False for a folder that leads to a hidden one, which may only be listed.
+
+    Rules can't take back what another gave, so the neighbours of a hidden folder are named instead.
+    """
+    left_out = {os.path.realpath(path) for path in hidden}
+    found: dict[str, bool] = {}
+
+    def add(path: str) -> None:
+        place = os.path.realpath(path)  # a link may lead to a hidden folder too
+        if place in found or any(_inside(place, folder) for folder in left_out):
+            return
+        found[place] = not any(_inside(folder, place) for folder in left_out)
+        if not found[place]:
+            for name in os.listdir(place):
+                add(os.path.join(place, name))
+
+    for path in readable:
+        add(path)
+    return found
+
+
+def _inside(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _landlock_allow(ruleset: int, path: str, rights: int) -> None:

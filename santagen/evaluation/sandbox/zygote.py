@@ -246,7 +246,7 @@ class Zygote:
             if self.ruleset >= 0:
                 os.close(self.ruleset)
             writable = (conf.scratch, "/dev/null")
-            self.ruleset = linux.landlock_ruleset(conf.readable, writable)
+            self.ruleset = linux.landlock_ruleset(conf.readable, writable, conf.hidden)
 
 
 def main(arguments: dict[str, Any]) -> NoReturn:
