@@ -31,6 +31,13 @@ class FimTokens:
     pad: int | None
     spelling: str
 
+    def names(self) -> list[tuple[str, int]]:
+        """(spelling, id) of each sentinel there is."""
+        mark = {"hyphen": "-", "underscore": "_"}[self.spelling]
+        ids = (self.prefix, self.middle, self.suffix, self.pad)
+        pairs = zip(FIM_WORDS, ids, strict=True)
+        return [(sentinel(word, mark), token) for word, token in pairs if token is not None]
+
 
 def find_fim_tokens(vocabulary: Mapping[str, int]) -> FimTokens | None:
     """The sentinels that the vocabulary knows, None where it lacks prefix, middle or suffix."""

@@ -102,6 +102,7 @@ class RequestBuilder:
             self._check_encoding(row, encoded, place)
             ids, dropped = self._fit(row, encoded[0], params, place)
         else:
+            self._warn_own(encoded)
             self._check_encoding(row, encoded, place)
             text = f"{row.prefix}{row.suffix}"
             ids, dropped = self._infill(row, encoded[0], encoded[1], params, place)
@@ -234,3 +235,14 @@ class RequestBuilder:
                 "are spelled otherwise; use prefix and suffix"
             )
             self.warnings[remark] = self.warnings.get(remark, 0) + 1
+
+    def _warn_own(self, parts: list[list[int]]) -> None:
+        """A prefix or suffix that spells a sentinel splits the prompt in another place."""
+        assert self.tokenizer is not None
+        for name, token in self.tokenizer.fim.names() if self.tokenizer.fim is not None else ():
+            if any(token in ids for ids in parts):
+                remark = (
+                    f"the prefix or the suffix holds {name}, which the model reads as its own "
+                    "sentinel, not as text: take it out of the row"
+                )
+                self.warnings[remark] = self.warnings.get(remark, 0) + 1

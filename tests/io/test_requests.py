@@ -173,6 +173,18 @@ def test_the_other_spelling_is_remarked_upon() -> None:
     assert own.warnings == {}
 
 
+@pytest.mark.parametrize("mark", ["-", "_"])
+def test_an_own_sentinel_inside_an_infilling_row_is_remarked_upon(
+    mark: str, tmp_path: Path
+) -> None:
+    built = builder(Tokenizer.from_directory(copy_tokenizer(tmp_path / "t", mark=mark)))
+    name = f"<fim{mark}suffix>"
+    rows = [("a" + name, "b"), ("a", name + "b" + name), ("a", "b"), ("a <fim*suffix>", "b")]
+    list(built.build_many(row(i, prefix=a, suffix=b) for i, (a, b) in enumerate(rows)))
+    assert list(built.warnings.values()) == [2]
+    assert name in next(iter(built.warnings))
+
+
 def test_text_that_the_tokenizer_would_lose(tmp_path: Path) -> None:
     def forget(value: dict[str, Any]) -> None:
         vocabulary = value["model"]["vocab"]
