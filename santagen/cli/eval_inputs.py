@@ -9,6 +9,7 @@ from pathlib import Path
 
 from santagen.cli.eval_options import EvalOptions
 from santagen.errors import SantagenError
+from santagen.evaluation.files import SampleFile, read_samples
 from santagen.evaluation.tasks import Task, guess_task, is_task, load_task
 
 
@@ -26,19 +27,33 @@ def require_consent(options: EvalOptions, task: Task) -> None:
     )
 
 
-def chosen_task(options: EvalOptions) -> tuple[Task, Path | None]:
-    """The task, and the file of samples where one is to be scored."""
+def chosen_task(options: EvalOptions) -> tuple[Task, SampleFile | None]:
+    """The task with the problems asked for, and their samples where a file is to be scored."""
     target = options.targets[0]
     problems = Path(options.problems) if options.problems is not None else None
-    samples = None if is_task(target) else Path(target)
-    if samples is not None and not samples.exists():
+    file = None if is_task(target) else Path(target)
+    if file is not None and not file.exists():
         raise SantagenError(
             f"{target} is neither a task nor a file.",
             "Tasks are humaneval, mbpp, infilling, multipl-e, mini and mini-infilling.",
         )
-    name = target if samples is None else options.task or guess_task(samples)
-    task = load_task(name, problems).only(options.only or None, options.limit)
+    name = target if file is None else options.task or guess_task(file)
+    whole = load_task(name, problems)
+    task = whole.only(options.only or None, options.limit)
     if options.timeout is not None:
         changed = (dataclasses.replace(p, timeout=options.timeout) for p in task.problems)
         task = dataclasses.replace(task, problems=tuple(changed))
-    return task, samples
+    if file is None:
+        return task, None
+    # Against the whole task: a file by order has its problems at their places.
+    return task, _of_chosen(read_samples(file, whole), task, target)
+
+
+def _of_chosen(found: SampleFile, task: Task, target: str) -> SampleFile:
+    chosen = task.by_id()
+    samples = tuple(sample for sample in found.samples if sample.task_id in chosen)
+    if not samples:
+        raise SantagenError(
+            f"{target} holds no samples of the problems asked for.", "Change --only or --limit."
+        )
+    return dataclasses.replace(found, samples=samples)

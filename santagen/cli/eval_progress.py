@@ -31,7 +31,7 @@ class Counts:
         the table at the end has the exact ones).
         """
         seen = list(self._of.values())
-        texts = []
+        texts: list[str] = []
         for k in ks:
             pairs = [(n, c) for n, c in seen if n >= k]
             if not pairs:

@@ -25,7 +25,7 @@ from santagen.cli.model import engine_settings, find_model, output_path
 from santagen.cli.progress import Tally
 from santagen.cli.settings import Resolved
 from santagen.evaluation.execution import Limits, Pool
-from santagen.evaluation.files import Sample, SampleFile, read_samples, write_samples
+from santagen.evaluation.files import Sample, write_samples
 from santagen.evaluation.generation import Settings, generate_samples, settings_for
 from santagen.evaluation.result import ResultFile, summarise
 from santagen.evaluation.runner import Scorer, Verdict
@@ -57,11 +57,10 @@ class Evaluation:
 
     def run(self) -> int:
         options = self.options
-        task, samples_path = chosen_task(options)
+        task, self.samples_file = chosen_task(options)
         require_consent(options, task)
-        self.samples_file = None if samples_path is None else read_samples(samples_path, task)
-        self.sampling = None if samples_path is not None else self._sampling(task)
-        head = self._head(task, samples_path)
+        self.sampling = None if self.samples_file is not None else self._sampling(task)
+        head = self._head(task)
         started = time.monotonic()
         with contextlib.ExitStack() as stack:
             if self.output is not None:
@@ -108,7 +107,7 @@ class Evaluation:
         self.console.say(f"{task.name}: prompts {task.form}; answers end at {task.stops_in_words}")
         return found
 
-    def _head(self, task: Task, samples: Path | None) -> dict[str, Any]:
+    def _head(self, task: Task) -> dict[str, Any]:
         head: dict[str, Any] = {
             "task": task.name,
             "problems_from": task.source,
@@ -129,8 +128,8 @@ class Evaluation:
             }
             note = self.sampling.note
             settings |= {**self.sampling.as_json(), "preset": note, "prompts": task.form}
-        elif samples is not None and self.samples_file is not None:
-            found: SampleFile = self.samples_file
+        elif self.samples_file is not None:
+            found, samples = self.samples_file, Path(self.options.targets[0])
             digest = hashlib.sha256(samples.read_bytes()).hexdigest() if samples.is_file() else None
             head["model"] = None
             head["samples"] = {
@@ -288,8 +287,18 @@ class Evaluation:
             write_samples(place, (verdict.sample for verdict in ordered), task, self.options.format)
         for line in result_table(content):
             self.console.say(line)
+        self._say_left_out(content)
         where = f", written to {self.output}" if self.output is not None else ""
         self.console.say(f"{many(len(self.verdicts), 'sample')} in {seconds:.1f} s{where}")
+
+    def _say_left_out(self, content: dict[str, Any]) -> None:
+        """A pass@k that was asked for and can't be had."""
+        asked = self.settings.origins["k"] != "default"
+        left_out = [k for k in self.options.k if str(k) not in content["pass_at_k"]]
+        if asked and left_out:
+            fewest = min((problem["n"] for problem in content["problems"].values()), default=0)
+            names = ", ".join(f"pass@{k}" for k in left_out)
+            self.console.warn(f"{names} left out: a problem has {many(fewest, 'sample')} only")
 
     def _say_interrupted(self) -> None:
         if self.result is None:

@@ -77,6 +77,57 @@ def test_a_subset_is_scored_and_labelled(cli: Any, tmp_path: Path, problem_file:
     )
 
 
+@pytest.mark.parametrize("form", ["samples", "bigcode"])
+def test_some_problems_of_a_file_are_scored(
+    cli: Any, tmp_path: Path, problem_file: Path, form: str
+) -> None:
+    right = ROWS[1]["prompt"] + ROWS[1]["canonical_solution"]
+    path = tmp_path / ("s.jsonl" if form == "samples" else "generations_mini.json")
+    if form == "samples":
+        rows = [{"task_id": row["task_id"], "solution": "x"} for row in ROWS]
+        write_rows(path, [rows[0], {**rows[1], "solution": right}, rows[2]])
+    else:
+        path.write_text(json.dumps([["x"], [right], ["x"]]))
+    words = [path, "--problems", problem_file, ALLOW, "-o", "-"]
+    ran = cli(*words, "--only", "Mini/1")
+    result = json.loads(ran.out)
+    assert result["partial"] and result["pass_at_k"]["1"]["value"] == 1.0
+    assert list(result["problems"]) == ["Mini/1"]
+    assert list(json.loads(cli(*words, "--limit", 1).out)["problems"]) == ["Mini/0"]
+    if form == "samples":
+        write_rows(path, rows[:1])
+        assert "no samples of the problems asked for" in cli(*words, "--only", "Mini/1").err
+
+
+def test_a_pass_at_k_that_was_asked_for_is_never_silently_absent(
+    cli: Any, samples_file: Path, problem_file: Path
+) -> None:
+    words = [samples_file, "--problems", problem_file, ALLOW, "-o", "-"]
+    ran = cli(*words, "--k", 2, "--k", 3)
+    assert set(json.loads(ran.out)["pass_at_k"]) == {"2"}
+    assert "pass@3 left out: a problem has 2 samples only" in ran.err
+    assert "left out" not in cli(*words).err
+
+
+def test_a_program_is_scored_again_as_it_was_run(
+    cli: Any, tmp_path: Path, problem_file: Path
+) -> None:
+    """With the prompt before it, this one would not fail."""
+    program = "def double(n):\n    return 2 * n\nassert __doc__ != None, 'no prompt'\n"
+    row = {"task_id": "Mini/2", "solution": "def decode(s):\n    return code(s)\n"}
+    path = write_rows(tmp_path / "s.jsonl", [row, {"task_id": "Mini/0", "solution": program}])
+    words = ["--problems", problem_file, ALLOW, "-o"]
+    assert cli(path, *words, tmp_path / "r.json").code == 0
+    first = [json.loads(line) for line in (tmp_path / "r.samples.jsonl").read_text().splitlines()]
+    assert cli(tmp_path / "r.samples.jsonl", *words, tmp_path / "again.json").code == 0
+    text = (tmp_path / "again.samples.jsonl").read_text()
+    second = [json.loads(line) for line in text.splitlines()]
+    for item in (*first, *second):
+        del item["cpu_seconds"]
+    assert first == second
+    assert [item["result"] for item in first][1].startswith("failed: NameError")
+
+
 def test_nothing_runs_without_consent(
     cli: Any, samples_file: Path, problem_file: Path, monkeypatch: Any
 ) -> None:
@@ -115,6 +166,7 @@ def test_a_failed_start_leaves_an_earlier_result_alone(
         (["mini", "--resume", ALLOW], "--resume needs a result file"),
         (["mini", "--greedy", "--temperature", "0.5", ALLOW], "--greedy is one sample"),
         (["mini", "--only", "Mini/99", ALLOW], "no problem Mini/99"),
+        (["mini", "--temperature", "0", "-n", "2", ALLOW], "greedy samples would all be equal"),
         ([], "takes one task or one file"),
         (["--compare", "a.json"], "two result files"),
         (["--compare", "a.json", "b.json"], "a.json does not exist"),
