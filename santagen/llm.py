@@ -33,6 +33,7 @@ from santagen.errors import SantagenError
 from santagen.io.requests import RequestBuilder
 from santagen.io.tokenizer import Tokenizer, has_tokenizer
 from santagen.model.attention import AttentionBackend, select_attention
+from santagen.model.fp8 import quantize_model
 from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
 from santagen.model.layers import make_invariant
 from santagen.request import PromptRow, Request, RowFailure, SampleOutput, SamplingParams
@@ -91,9 +92,13 @@ class LLM:
             model = FlashSantacoderForCausalLM("", config, weights, attention.backend).eval()
         if settings.invariant and device.type == "cuda":
             make_invariant(model)
+        if settings.quantization == "fp8":
+            quantize_model(model)
         if weights.packed and device.type == "cuda":
             torch.cuda.empty_cache()  # what packing borrowed, several layers' worth
         self.notes = [attention.reason, *([self._dtype_note] if self._dtype_note else [])]
+        if settings.quantization == "fp8":
+            packing = "quantization fp8: float8 products, with a scale a row"
         self.notes += [*([packing] if packing else []), *weights.notes]
         plan = self._plan(attention.backend)
         self.max_model_len, self.plan = plan.max_model_len, plan
@@ -148,6 +153,12 @@ class LLM:
         rows = settings.max_num_seqs or DEFAULT_ROWS[device.type]
         machine = Machine(device.type, memory, rows, self.dtype.itemsize, weights.world_size)
         asked = settings.quantization
+        if asked == "fp8" and settings.invariant:
+            raise SantagenError(
+                "--invariant can't be had with --quantization fp8, whose products follow the "
+                "number of rows.",
+                "Leave out one of the two.",
+            )
         if settings.invariant and weights.quantization is not None and device.type == "cuda":
             if asked == "gptq":
                 raise SantagenError(

@@ -18,7 +18,7 @@ from santagen.checkpoint.layout import linear_shape
 from santagen.config import ModelConfig
 from santagen.errors import SantagenError
 
-CHOICES = ("auto", "none", "gptq")
+CHOICES = ("auto", "none", "gptq", "fp8")
 MODULES = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
 # A batch of so many rows is decoded faster from packed weights.
 PACKED_ROWS = {"cpu": 0, "cuda": 256}

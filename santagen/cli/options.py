@@ -41,7 +41,7 @@ class GenerateOptions:
     tokenizer: str | None = option("Model", TEXT, None, "--tokenizer", help="Directory or hub id of the tokenizer.", shown_default="the model's own")
     dtype: str = option("Model", choice("auto", "bfloat16", "float16", "float32"), "auto", "--dtype", help="Number format to compute in.")
     device: str = option("Model", choice("auto", "cuda", "cpu"), "auto", "--device", help="Where to run.")
-    quantization: str = option("Model", choice("auto", "none", "gptq"), "auto", "--quantization", help="A GPTQ model's weights: none dequantises them at load, gptq keeps them packed.")
+    quantization: str = option("Model", choice("auto", "none", "gptq", "fp8"), "auto", "--quantization", help="A GPTQ model's weights: none dequantises them at load, gptq keeps them packed. fp8: any model's products in float8.")
     attention: str = option("Model", choice("auto", "flash", "triton", "torch"), "auto", "--attention", help="Attention backend.")
 
     max_tokens: int = option("Sampling", SIZE, 256, "--max-tokens", "--max-new-tokens", help="Most tokens to generate per sample.")

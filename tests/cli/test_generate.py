@@ -296,6 +296,12 @@ def test_every_option_is_tried_here() -> None:
     assert untried == []
 
 
+def test_fp8_needs_a_gpu(cli: Cli, prompts: Path, output: Path) -> None:
+    ran = cli("generate", prompts, "-o", output, "--device", "cpu", "--quantization", "fp8")
+    assert ran.code == 2 and "--quantization fp8 needs a CUDA device" in ran.err
+    assert not output.exists()
+
+
 def test_an_output_that_is_an_input_is_refused(cli: Cli, prompts: Path) -> None:
     before = prompts.read_bytes()
     ran = cli("generate", prompts, "-o", prompts, "--overwrite")

@@ -152,6 +152,15 @@ def test_invariant_gives_a_row_the_same_bits_in_any_company(small_model: Path) -
             assert {key: output.logprobs for key, output in other.items()} == bits, name
 
 
+def test_fp8_stays_near_bfloat16(small_model: Path) -> None:
+    plain = generate(engine(small_model), GREEDY)
+    fp8 = generate(engine(small_model, quantization="fp8"), GREEDY)
+    same = sum(plain[key].token_ids[0] == fp8[key].token_ids[0] for key in plain)
+    error = largest_error(plain, fp8)
+    print(f"fp8 against bfloat16: {error:.4f} nats, first token equal in {same} of {len(plain)}")
+    assert 0 < error < 1.0 and same >= 0.8 * len(plain)
+
+
 def test_gpu_equals_cpu_float32(small_model: Path) -> None:
     cpu = generate(LLM(str(small_model), device="cpu", max_num_seqs=32), GREEDY)
     gpu = generate(LLM(str(small_model), dtype="float32", max_num_seqs=32), GREEDY)
