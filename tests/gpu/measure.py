@@ -54,6 +54,8 @@ def main() -> None:
     parser.add_argument("--max-num-seqs", type=int, default=1024)
     parser.add_argument("--block-size", type=int)
     parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--quantization", default="auto")
+    parser.add_argument("--invariant", action="store_true")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--model", type=Path)
@@ -69,6 +71,8 @@ def main() -> None:
         max_num_seqs=arguments.max_num_seqs,
         block_size=arguments.block_size,
         enforce_eager=arguments.eager,
+        quantization=arguments.quantization,
+        invariant=arguments.invariant,
     )
     torch.cuda.synchronize()
     print("; ".join(llm.describe()), f"; ready in {time.perf_counter() - start:.1f} s", flush=True)
