@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,7 +112,10 @@ def _download(model: str, revision: str | None, token: str | None) -> ModelSourc
 def _fetch(model: str, weights: str, revision: str | None, token: str | None) -> Path:
     """The snapshot folder with the small files and those weights, without its subfolders."""
     from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
 
+    if sys.stderr is None or not sys.stderr.isatty():  # messages in a log stay whole lines
+        disable_progress_bars()
     return Path(
         snapshot_download(
             model,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -119,6 +120,8 @@ def _size(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise ValueError("a size")
     try:
+        if isinstance(value, str) and re.fullmatch(r"[\d.]*\.\d*", value.strip()):
+            raise ValueError("a whole number, or a size like 4k, 32K or 1M")  # 1.5k is 1,500
         size = parse_size(value)
     except SantagenError:
         raise ValueError("a number, or a size like 4k, 32K or 1M") from None

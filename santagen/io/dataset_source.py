@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,8 @@ def _load(name: str, split: str | None) -> Any:
             f"{name} needs the package datasets, which can't be imported: {error}.",
             "Install it with: pip install datasets.",
         ) from None
+    if sys.stderr is None or not sys.stderr.isatty():  # messages in a log stay whole lines
+        datasets.disable_progress_bars()
     path = Path(name)
     if path.suffix.lower() in LOCAL_FORMATS and not path.exists():
         raise SantagenError(

@@ -104,7 +104,9 @@ class FileSource:
             file.close()
             raise SantagenError(
                 f"{self.name} is compressed with gzip although its name doesn't say so.",
-                f"Rename it to end in {self.kind}.gz, or decompress it first.",
+                "Decompress it first, as in: gunzip -c FILE | santagen generate -"
+                if self.spool is not None
+                else f"Rename it to end in {self.kind}.gz, or decompress it first.",
             )
         file.seek(0)
         return file
@@ -116,7 +118,19 @@ def open_source(path: str, wanted: Sequence[str] = ()) -> Source:
     `wanted` names columns of a parquet file to read beside those that rows are known to have.
     """
     if path == "-":
-        return _spooled(sys.stdin.buffer, "stdin", ".jsonl")
+        if sys.stdin is None:  # the shell's <&-
+            raise SantagenError("stdin is closed.", "Pipe the rows into it, or name a file.")
+        try:
+            return _spooled(sys.stdin.buffer, "stdin", ".jsonl")
+        except OSError as error:
+            raise SantagenError(
+                f"stdin can't be read: {error.strerror or error}.",
+                f"Pipe JSON lines into it; they are copied to {tempfile.gettempdir()} first.",
+            ) from None
+    if not path:
+        raise SantagenError(
+            "The name of a prompt file is empty.", "Check the shell variable that holds it."
+        )
     place = Path(path)
     if place.is_dir():
         raise SantagenError(

@@ -85,6 +85,8 @@ def test_defaults_are_those_of_an_empty_command_line() -> None:
         ({"n": "1.5"}, ["--n", "whole number"]),
         ({"max_model_len": "12q"}, ["--max-model-len", "32K"]),
         ({"max_num_seqs": "0"}, ["--max-num-seqs", "at least 1"]),
+        ({"limit": "1.5"}, ["--limit", "whole number"]),
+        ({"max_tokens": "8."}, ["--max-tokens", "whole number"]),
         ({"dtype": "int8"}, ["--dtype", "bfloat16"]),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -320,6 +321,25 @@ def test_stdin_can_be_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX's")
+def test_what_stdin_can_be_instead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(SantagenError, match="stdin is closed"):
+        read_prompts(["-"])
+    packed = io.TextIOWrapper(io.BytesIO(gzip.compress(b'{"prompt": "x"}')))
+    monkeypatch.setattr("sys.stdin", packed)
+    with pytest.raises(SantagenError, match="compressed with gzip") as caught:
+        read_prompts(["-"])
+    assert "gunzip" in caught.value.hint
+
+    class Folder(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise IsADirectoryError(errno.EISDIR, "Is a directory")
+
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(Folder()))
+    with pytest.raises(SantagenError, match="stdin can't be read: Is a directory"):
+        read_prompts(["-"])
+
+
 def test_a_pipe_can_be_read_twice(tmp_path: Path) -> None:
     pipe = tmp_path / "p.jsonl"
     os.mkfifo(pipe)
@@ -328,6 +348,11 @@ def test_a_pipe_can_be_read_twice(tmp_path: Path) -> None:
     found = read_prompts([str(pipe)])
     writer.join()
     assert prompts_of(found) == prompts_of(found) == ["a"]
+
+
+def test_an_empty_name_is_said_to_be_empty() -> None:
+    with pytest.raises(SantagenError, match="is empty"):
+        read_prompts([""])
 
 
 def test_inputs_that_are_not_there(tmp_path: Path, write: Write) -> None:
@@ -443,6 +468,16 @@ class TestDatasets:
         assert prompts_of(column) == ["p", "q", "r"]
         sliced = read_prompts([], dataset=path, split="train[:1]")
         assert prompts_of(sliced) == ["x\r\n"]
+
+    def test_no_progress_bar_goes_to_a_log(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        datasets = pytest.importorskip("datasets")
+        path = self.parquet(tmp_path, {"prompt": ["x"]})
+        datasets.enable_progress_bars()
+        capfd.readouterr()
+        assert len(read_prompts([path])) == 1
+        assert capfd.readouterr() == ("", "")
 
     def test_csv_cells_are_text(self, tmp_path: Path) -> None:
         path = tmp_path / "p.csv"
