@@ -97,6 +97,33 @@ def start(
     return Ranks(processes, folder)
 
 
+def together(size: int, function: str, *arguments: object) -> list[list[str]]:
+    """Call tests.distributed.FUNCTION in `size` ranks; returns the lines that each returned."""
+    module, _, name = function.rpartition(".")
+    folder = Path(tempfile.mkdtemp(prefix="ranks-"))
+    port = free_port()
+    processes = []
+    for rank in range(size):
+        own = environment(rank, size, port)
+        target = (f"tests.distributed.{module}", name, arguments)
+        process = server().Process(target=_call, args=(own, folder, *target))
+        process.start()
+        processes.append(process)
+    ranks = Ranks(processes, folder)
+    assert ranks.wait() == [0] * size, ranks.err
+    return [(folder / f"{rank}.result").read_text().splitlines() for rank in range(size)]
+
+
+def _call(
+    own: dict[str, str], folder: Path, module: str, name: str, arguments: tuple[object, ...]
+) -> None:
+    os.environ.update(own)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    os.dup2(os.open(folder / f"{own['RANK']}.err", flags, 0o600), 2)
+    lines: list[str] = getattr(importlib.import_module(module), name)(*arguments)
+    (folder / f"{own['RANK']}.result").write_text("\n".join(lines))
+
+
 def _rank(own: dict[str, str], arguments: list[str], folder: Path, before: str | None) -> None:
     os.environ.update(own)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND

@@ -1,0 +1,162 @@
+"""Runs in every rank of one tensor-parallel group: models against themselves on one rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from santagen.checkpoint.reader import TensorFiles
+from santagen.checkpoint.weights import open_weights
+from santagen.config import ModelConfig
+from santagen.distributed import TensorParallel
+from santagen.llm import LLM
+from santagen.model.attention import CacheShape, Seqlen
+from santagen.model.attention.cpu import CpuAttention
+from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
+from santagen.parallel.cluster import Cluster
+from santagen.parallel.world import World
+from santagen.request import Request, SampleOutput, SamplingParams
+
+CPU = torch.device("cpu")
+BLOCK = 16
+TOLERANCE = 1e-4  # of float32 logits
+
+
+def join() -> Cluster:
+    """One group of all ranks."""
+    found = World.from_environment(os.environ)
+    world = World(found.rank, found.size, found.local_rank, found.local_size, found.size)
+    cluster = Cluster.join(world, os.environ)
+    cluster.meet()
+    cluster.connect(CPU)
+    return cluster
+
+
+def compare(directories: list[Path]) -> list[str]:
+    """What differs between one rank and all of them, a line each."""
+    torch.set_num_threads(1)
+    cluster = join()
+    parallel = cluster.tensor_parallel
+    found = [line for path in directories for line in differences(path, parallel)]
+    cluster.leave()
+    return found
+
+
+def differences(directory: Path, parallel: TensorParallel) -> Iterator[str]:
+    config = ModelConfig.from_directory(directory)
+    generator = torch.Generator().manual_seed(5)
+    prompts = [
+        torch.randint(0, config.vocab_size, (n,), generator=generator).tolist() for n in (1, 9, 20)
+    ]
+    sharded = torch.cat(last_logits(directory, config, prompts, parallel))
+    mine = greedy(directory, prompts, parallel)
+    yield f"{directory.name} {sharded.double().sum()} {[s.token_ids for s in mine]}"
+    if parallel.rank != 0:  # that they have the same is all to know of the others
+        return
+    alone = torch.cat(last_logits(directory, config, prompts, TensorParallel()))
+    error = float((alone - sharded).abs().max())
+    if not error < TOLERANCE or not alone.abs().max() > 0.1:
+        yield f"WRONG {directory.name}: logits are off by {error:.2e}"
+    for one, two in zip(greedy(directory, prompts, TensorParallel()), mine, strict=True):
+        gap = gap_where_they_part(one, two)
+        if gap > TOLERANCE:
+            yield f"WRONG {directory.name}: greedy parts where the best lead by {gap:.2e}"
+
+
+@torch.inference_mode()
+def last_logits(
+    directory: Path, config: ModelConfig, prompts: list[list[int]], parallel: TensorParallel
+) -> list[Tensor]:
+    """[1, V] of each prompt, prefilled one by one."""
+    weights = open_weights(
+        directory, config, dtype=torch.float32, device=CPU, rank=parallel.rank,
+        world_size=parallel.world_size, process_group=parallel.group,
+    )  # fmt: skip
+    model = FlashSantacoderForCausalLM("", config, weights, CpuAttention(BLOCK))
+    heads = 1 if config.multi_query else config.n_head // parallel.world_size
+    shape = CacheShape(config.n_layer, 4, BLOCK, heads, config.head_dim)
+    found = []
+    for prompt in prompts:
+        cache = model.attention.allocate(shape, torch.float32, CPU)
+        count = torch.tensor([len(prompt)], dtype=torch.int32)
+        cu = torch.tensor([0, len(prompt)], dtype=torch.int32)
+        logits, _ = model(
+            torch.tensor(prompt), torch.arange(len(prompt)), cu, list(zip(*cache, strict=True)),
+            torch.tensor([[1, 2, 3]], dtype=torch.int32), BLOCK + torch.arange(len(prompt)),
+            Seqlen(count, torch.zeros_like(count), cu, cu), len(prompt),
+            lm_head_indices=torch.tensor([len(prompt) - 1]),
+        )  # fmt: skip
+        assert logits.shape == (1, config.vocab_size)
+        found.append(logits)
+    return found
+
+
+def greedy(
+    directory: Path, prompts: list[list[int]], parallel: TensorParallel
+) -> list[SampleOutput]:
+    """What the engine generates, with the two best of each token."""
+    llm = LLM(str(directory), device="cpu", parallel=parallel, num_blocks=64)
+    params = SamplingParams(max_tokens=10, ignore_eos=True, logprobs=2)
+    requests = [Request(i, i, tuple(ids), params) for i, ids in enumerate(prompts)]
+    found = [result for result in llm.run(requests) if isinstance(result, SampleOutput)]
+    assert len(found) == len(prompts)
+    return sorted(found, key=lambda sample: sample.request.number)
+
+
+def gap_where_they_part(one: SampleOutput, two: SampleOutput) -> float:
+    """By how much the best token led where the two first differ; 0 where they never do."""
+    assert one.logprobs is not None and two.logprobs is not None
+    for a, b in zip(one.logprobs, two.logprobs, strict=True):
+        if a.token_id != b.token_id:
+            return a.top[0][1] - a.top[1][1]
+    return 0.0
+
+
+def bytes_read(directory: Path) -> list[str]:
+    """How many weights this rank reads from disk for its shard."""
+    cluster = join()
+    total = 0
+    read = TensorFiles.read
+
+    def counted(self: TensorFiles, *arguments: object, **settings: object) -> Tensor:
+        nonlocal total
+        tensor = read(self, *arguments, **settings)  # type: ignore[arg-type]
+        total += tensor.numel()
+        return tensor
+
+    TensorFiles.read = counted  # type: ignore[method-assign]
+    config = ModelConfig.from_directory(directory)
+    parallel = cluster.tensor_parallel
+    weights = open_weights(
+        directory, config, dtype=torch.float32, device=CPU, rank=parallel.rank,
+        world_size=parallel.world_size, process_group=parallel.group,
+    )  # fmt: skip
+    FlashSantacoderForCausalLM("", config, weights, CpuAttention(BLOCK))
+    cluster.leave()
+    return [str(total)]
+
+
+def kv_heads(directory: Path) -> list[str]:
+    """[heads, blocks' bytes] of this rank's cache."""
+    cluster = join()
+    llm = LLM(str(directory), device="cpu", parallel=cluster.tensor_parallel, num_blocks=8)
+    cluster.leave()
+    return [f"{llm.plan.shape.n_kv_head} {llm.plan.cache_bytes}"]
+
+
+def sums(dtype: str) -> list[str]:
+    """Sums and gathers inside inference mode, of the shapes a model makes."""
+    cluster = join()
+    parallel = cluster.tensor_parallel
+    with torch.inference_mode():
+        x = torch.ones(7, 5, dtype=getattr(torch, dtype)) * (parallel.rank + 1)
+        gathered = parallel.gather_last(x)
+        total = parallel.all_reduce(x)
+    items = list(parallel.same_items(range(7) if parallel.rank == 0 else (), 3))
+    smallest = parallel.smallest(10 + parallel.rank)
+    cluster.leave()
+    return [str([float(total.sum()), gathered[3].tolist(), list(gathered.shape), items, smallest])]
