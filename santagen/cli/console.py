@@ -26,7 +26,7 @@ def rank() -> int:
 
 def is_terminal() -> bool:
     """Whether stderr can redraw a line."""
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,13 @@ def report_error(error: BaseException, any_rank: bool = False) -> None:
     if isinstance(error, SantagenError):
         _labelled("error", "31", error.message, error.hint, any_rank)
         return
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        shown = str(error.filename)
+        shown = shown if len(shown) <= 200 else f"{shown[:200]}..."
+        message = f"{shown} can't be used: {error.strerror}."
+        hint = f"Check the name and its permissions; {DEBUG_VARIABLE}=1 shows where it happened."
+        _labelled("error", "31", message, hint, any_rank)
+        return
     text = " ".join(str(error).split())
     _labelled(
         "error",
@@ -89,5 +96,7 @@ def _labelled(label: str, colour: str, message: str, hint: str, any_rank: bool) 
 
 
 def _line(text: str, any_rank: bool) -> None:
+    if sys.stderr is None:  # the shell's 2>&-: print would turn to stdout, which is for data
+        return
     if any_rank or rank() == 0:
         print(text, file=sys.stderr, flush=True)

@@ -102,7 +102,8 @@ class Progress(AbstractContextManager["Progress"]):
     def _print_lines(self) -> None:
         wait = FIRST_SECONDS
         while not self._stop.wait(wait):
-            print(self.line(), file=sys.stderr, flush=True)
+            if sys.stderr is not None:
+                print(self.line(), file=sys.stderr, flush=True)
             wait = PLAIN_SECONDS
 
     def _redraw(self) -> None:
