@@ -18,6 +18,14 @@ from santagen.errors import SantagenError
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 SMALL_FILES = ["*.json", "tokenizer*", "vocab*", "merges.txt"]
 SETTINGS = ("config.json", "generation_config.json", "quantize_config.json")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+)
 SAMPLE_BYTES = 65536
 SAMPLES = 8
 
@@ -133,10 +141,7 @@ def model_fingerprint(path: Path) -> str:
     Cheap on any size of model: reads at most half a MiB of a file. The folder's own name is not
     part of it.
     """
-    digest = hashlib.sha256()
-    for name in SETTINGS:
-        if (path / name).is_file():
-            digest.update(f"\0{name}\0".encode() + (path / name).read_bytes())
+    digest = _digest(path, SETTINGS)
     weights = [*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin")]
     for file in sorted(weights, key=lambda f: f.name):
         size = file.stat().st_size
@@ -147,3 +152,18 @@ def model_fingerprint(path: Path) -> str:
                 handle.seek(start)
                 digest.update(handle.read(SAMPLE_BYTES))
     return digest.hexdigest()
+
+
+def tokenizer_fingerprint(path: Path) -> str | None:
+    """SHA-256 of a folder's tokenizer files, None where there are none."""
+    if not any((path / name).is_file() for name in TOKENIZER_FILES):
+        return None
+    return _digest(path, TOKENIZER_FILES).hexdigest()
+
+
+def _digest(path: Path, names: tuple[str, ...]) -> hashlib._Hash:
+    digest = hashlib.sha256()
+    for name in names:
+        if (path / name).is_file():
+            digest.update(f"\0{name}\0".encode() + (path / name).read_bytes())
+    return digest

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import sys
 import time
 from collections import Counter
@@ -20,9 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 from santagen.cli.console import Console
 from santagen.cli.degenerate import HINT, Degenerate
-from santagen.cli.describe import plain_settings, resume_command, show_config, versions
+from santagen.cli.describe import (
+    command_line,
+    plain_settings,
+    resume_command,
+    show_config,
+    versions,
+)
 from santagen.cli.interrupt import Interrupts
-from santagen.cli.model import engine_settings, find_model, output_path
+from santagen.cli.model import engine_settings, find_model, numerics, output_path
 from santagen.cli.options import GenerateOptions
 from santagen.cli.progress import Progress, Tally
 from santagen.cli.settings import Resolved
@@ -40,7 +47,7 @@ INTERRUPTED = 130
 SHOWN_FAILURES = 5
 # What a resumed run must share with the first, beside the model, the prompts and the sampling.
 DECIDES_BYTES = (
-    "tokenizer", "dtype", "quantization", "invariant", "fim_mode", "truncate", "max_model_len",
+    "quantization", "invariant", "block_size", "fim_mode", "truncate", "max_model_len",
     "limit", "shard", "keep", "format", "echo", "token_ids", "prompt_column", "split",
 )  # fmt: skip
 
@@ -98,6 +105,8 @@ def read_inputs(options: GenerateOptions, console: Console) -> Inputs:
         raise SantagenError("--resume needs an output file.", "Name it with -o OUT.jsonl.")
     if options.output is not None:
         refuse_own_input(options.output, options.prompts)
+        if not options.dry_run:
+            check_output(options.output, options.resume or options.overwrite)
     if options.quiet and options.verbose:
         raise SantagenError("--quiet and --verbose exclude each other.", "Give one of them.")
     params = sampling_params(options)
@@ -118,7 +127,18 @@ def read_inputs(options: GenerateOptions, console: Console) -> Inputs:
             f"{count} of {count + len(prompts)} rows are bad; the first: {first.error}",
             first.hint or "Mend them, or run without --strict to use the others.",
         )
+    if not prompts.total_rows:
+        console.warn("The input holds no rows.", "Check what writes it, and its path.")
     return Inputs(params, prompts, find_model(options, console))
+
+
+def check_output(output: str, may_exist: bool) -> None:
+    """Refuse an unusable output before a model is fetched; opening it looks again."""
+    from santagen.io.writer import check_place, refuse_existing
+
+    path = output_path(output)
+    if path is not None and check_place(path) and not may_exist:
+        refuse_existing(path)
 
 
 def refuse_own_input(output: str, prompts: Sequence[str]) -> None:
@@ -155,6 +175,7 @@ class Job:
         self.settings, self.options = settings, settings.options
         self.inputs, self.console, self.interrupts = inputs, console, interrupts
         self.output = output_path(settings.options.output)
+        self.failed: set[int] = set()  # row numbers
         self.tally = Tally(0, inputs.params.max_tokens)
         self.degenerate = Degenerate()
         self.tokenised_together = 256  # rows
@@ -163,6 +184,7 @@ class Job:
     def run(self) -> int:
         started = time.monotonic()
         writer = self._open_writer()
+        self.output = writer.path  # None also where -o names a device or a pipe
         try:
             for failure in self.inputs.prompts.failures:
                 self._fail(writer, failure)
@@ -189,11 +211,13 @@ class Job:
             "model": model_fingerprint(inputs.source.path),
             "prompts": inputs.prompts.fingerprint,
             "sampling": dataclasses.asdict(inputs.params),
+            **numerics(options, inputs.source),
             **{name: getattr(options, name) for name in DECIDES_BYTES},
         }
         info = {
             "model": inputs.source.name,
             "revision": inputs.source.revision,
+            "command": shlex.join(["santagen", *command_line(self.settings, "generate")[0]]),
             "settings": plain_settings(options),
             "versions": versions(),
         }
@@ -276,6 +300,9 @@ class Job:
         self.remarks.update(builder.warnings)
 
     def _fail(self, writer: OutputWriter, failure: RowFailure) -> None:
+        if failure.number in self.failed:
+            return
+        self.failed.add(failure.number)
         writer.fail(failure)
         self.tally.failed_rows += 1
         shown = self.output is None or self.options.verbose

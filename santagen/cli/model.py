@@ -41,6 +41,24 @@ def engine_settings(options: object) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names if hasattr(options, name)}
 
 
+def numerics(options: Any, source: ModelSource) -> dict[str, str | None]:
+    """What else decides the bytes, as it will be in force: "device", "dtype", "tokenizer"."""
+    from santagen.checkpoint.source import resolve_model, tokenizer_fingerprint
+    from santagen.config import ModelConfig
+    from santagen.llm import choose_device, choose_dtype
+
+    device = choose_device(options.device)
+    dtype, _ = choose_dtype(options.dtype, ModelConfig.from_directory(source.path), device)
+    tokenizer = source
+    if options.tokenizer is not None:
+        tokenizer = resolve_model(options.tokenizer, token=options.hf_token)
+    return {
+        "device": device.type,
+        "dtype": str(dtype).removeprefix("torch."),
+        "tokenizer": tokenizer_fingerprint(tokenizer.path),
+    }
+
+
 def output_path(output: str | None) -> Path | None:
     """The output file; None for standard output."""
     return None if output in (None, "-") else Path(str(output))

@@ -161,8 +161,7 @@ class OutputWriter:
 
     def _open_stream(self, path: Path, resume: bool) -> bool:
         """Open a pipe, a device or an open file's name; False where `path` is none of these."""
-        a_file = not path.exists() or path.is_dir() or stat.S_ISREG(path.stat().st_mode)
-        if a_file and not _OPEN_FILE.fullmatch(str(path)):
+        if not is_stream(path):
             return False
         if resume:
             raise SantagenError(
@@ -174,6 +173,8 @@ class OutputWriter:
         return True
 
     def _open_stdout(self) -> None:
+        if sys.stdout is None:  # the shell's >&-
+            raise SantagenError("Standard output is closed.", "Write to a file with -o.")
         sys.stdout.flush()
         try:
             self._fd = os.dup(sys.stdout.fileno())
@@ -184,13 +185,7 @@ class OutputWriter:
             self._put = partial(write_all, self._fd)
 
     def _open_file(self, path: Path, resume: bool, overwrite: bool) -> None:
-        if path.is_dir():
-            raise SantagenError(f"{path} is a directory.", "Give -o a file name.")
-        if not path.parent.is_dir():
-            raise SantagenError(
-                f"The folder {path.parent} of the output does not exist.",
-                f"Make it with: mkdir -p {shlex.quote(str(path.parent))}",
-            )
+        check_place(path)
         self._lock = OutputLock(path)
         self._lock.take()
         for file in (path, errors_path(path), manifest_path(path)):
@@ -200,10 +195,7 @@ class OutputWriter:
         if not self._existed:
             return
         if not (resume or overwrite):
-            raise SantagenError(
-                f"{path} exists.",
-                "Use --resume to go on with it, --overwrite to replace it, or another -o.",
-            )
+            refuse_existing(path)
         # Better refused now than at the first sample.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666))
         if resume and (path.stat().st_size or parts):
@@ -371,6 +363,38 @@ class OutputWriter:
         self._put = None
         if self._lock is not None:
             self._lock.release()
+
+
+def is_stream(path: Path) -> bool:
+    """Whether `path` is a pipe, a device or an open file's name."""
+    a_file = not path.exists() or path.is_dir() or stat.S_ISREG(path.stat().st_mode)
+    return not a_file or _OPEN_FILE.fullmatch(str(path)) is not None
+
+
+def check_place(path: Path) -> bool:
+    """Refuse what can be no output file; False where `path` is a stream."""
+    if is_stream(path):
+        return False
+    if path.is_dir():
+        raise SantagenError(f"{path} is a directory.", "Give -o a file name.")
+    folder = real_path(path).parent if path.is_symlink() else path.parent
+    if folder.exists() and not folder.is_dir():
+        raise SantagenError(f"{folder}, where {path.name} would go, is no folder.", "Check -o.")
+    if not folder.is_dir():
+        raise SantagenError(
+            f"The folder {folder} of the output does not exist.",
+            f"Make it with: mkdir -p {shlex.quote(str(folder))}",
+        )
+    return True
+
+
+def refuse_existing(path: Path) -> None:
+    """Refuse an output, or the parts of one, that an earlier run has left."""
+    if path.exists() or part_paths(path):
+        raise SantagenError(
+            f"{path} exists.",
+            "Use --resume to go on with it, --overwrite to replace it, or another -o.",
+        )
 
 
 def errors_path(output: Path) -> Path:

@@ -1,0 +1,167 @@
+"""`santagen generate` where something is not as it should be: outputs, resumes, closed streams."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import santagen.checkpoint.source
+from santagen.checkpoint.source import bundled_model
+from tests.cli.helpers import PROGRAM, Cli, process, read_jsonl, write_jsonl
+
+FEW = ("--max-tokens", "3")
+
+
+def manifest_of(output: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(f"{output}.manifest.json").read_text())
+    return found
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(bundled_model(), tmp_path / "model"))
+
+
+def test_an_output_that_exists_is_refused_before_anything_is_fetched(
+    cli: Cli, prompts: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(*arguments: Any, **settings: Any) -> Path:
+        raise AssertionError("a model was fetched")
+
+    monkeypatch.setattr(santagen.checkpoint.source, "_fetch", fetch)
+    output.write_text("{}\n")
+    ran = cli.generate(prompts, "-o", output, "-m", "some/model")
+    assert ran.code == 2 and f"{output} exists" in ran.err and "--overwrite" in ran.err
+    ran = cli.generate(prompts, "-o", output.parent / "absent" / "o", "-m", "some/model")
+    assert ran.code == 2 and "mkdir" in ran.err
+    ran = cli.generate(prompts, "-o", prompts / "o", "-m", "some/model")
+    assert ran.code == 2 and f"{prompts}, where o would go, is no folder" in ran.err
+    link = output.parent / "link"
+    link.symlink_to(output.parent / "gone" / "o")
+    ran = cli.generate(prompts, "-o", link, "-m", "some/model")
+    assert ran.code == 2 and f"The folder {output.parent / 'gone'}" in ran.err
+
+
+@pytest.mark.parametrize("option", ["", "-o", "-m", "--tokenizer", "--dataset", "--config"])
+def test_a_name_that_is_no_name_is_the_user_s_fault(
+    cli: Cli, prompts: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    long = "x" * 300 + ".csv"
+    ran = cli.generate(*([prompts, option, long] if option else [long]))
+    assert ran.code == 2 and "File name too long" in ran.err and "fault in santagen" not in ran.err
+    assert ran.err.count("error: ") == ran.err.count("hint: ") == 1
+
+
+def test_a_resume_with_another_dtype_is_refused(cli: Cli, prompts: Path, output: Path) -> None:
+    assert cli.generate(prompts, "-o", output, *FEW).code == 0
+    identity = manifest_of(output)["identity"]
+    assert (identity["device"], identity["dtype"]) in (("cpu", "float32"), ("cuda", "bfloat16"))
+    whole = output.read_bytes()
+    ran = cli.generate(prompts, "-o", output, *FEW, "--resume", "--dtype", "float16")
+    assert ran.code == 2
+    assert f"dtype was '{identity['dtype']}' and is 'float16'" in ran.err and "hint: " in ran.err
+    ran = cli.generate(prompts, "-o", output, *FEW, "--resume", "--block-size", "128")
+    assert ran.code == 2 and "block_size was None and is 128" in ran.err
+    assert output.read_bytes() == whole
+    # What auto stood for, said aloud, is the same run.
+    same = ("--dtype", identity["dtype"], "--device", identity["device"])
+    assert cli.generate(prompts, "-o", output, *FEW, "--resume", *same).code == 0
+
+
+def test_a_resume_with_another_tokenizer_is_refused(
+    cli: Cli, prompts: Path, output: Path, model: Path
+) -> None:
+    assert cli.generate(prompts, "-o", output, "-m", model, *FEW).code == 0
+    same = ("-m", model, *FEW, "--resume", "--tokenizer", bundled_model())
+    assert cli.generate(prompts, "-o", output, *same).code == 0
+    path = model / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["added_tokens"][1]["content"] = "<fim_prefix>"
+    path.write_text(json.dumps(content))
+    for resume in (("-m", model), ("--tokenizer", model)):
+        ran = cli.generate(prompts, "-o", output, *FEW, "--resume", *resume)
+        assert ran.code == 2 and "tokenizer was" in ran.err and "hint: " in ran.err
+
+
+def test_the_manifest_holds_the_command(cli: Cli, prompts: Path, output: Path) -> None:
+    stop = ("--stop", r"\n\n", "--hf-token", "secret-of-mine", "--echo")
+    assert cli.generate(prompts, "-o", output, *FEW, *stop).code == 0
+    command = manifest_of(output)["command"]
+    assert "secret-of-mine" not in Path(f"{output}.manifest.json").read_text()
+    words = shlex.split(command)
+    assert words[:2] == ["santagen", "generate"] and str(prompts) in words and r"\n\n" in words
+    whole = output.read_bytes()
+    assert cli(*words[1:]).code == 2  # the output exists now
+    assert cli(*[word for word in words[1:] if word != "--"], "--overwrite").code == 0
+    assert output.read_bytes() == whole
+
+
+def test_a_device_is_not_said_to_have_files(cli: Cli, tmp_path: Path) -> None:
+    rows = [{"prompt": "def f(x):"}, *({"prompt": ""} for _ in range(8))]
+    path = write_jsonl(tmp_path / "p.jsonl", rows)
+    ran = cli.generate(path, "-o", "/dev/null", *FEW)
+    assert ran.code == 1
+    assert "errors.jsonl" not in ran.err and "8 rows failed" in ran.err
+    assert ran.err.count("the prompt is empty") == 8  # nothing else lists them
+
+
+def test_an_input_without_rows_is_remarked_upon(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text("\n\n")
+    ran = cli.generate(path)
+    assert (ran.code, ran.out) == (0, "") and "warning: The input holds no rows" in ran.err
+
+
+def test_a_row_is_counted_once_however_often_it_fails(
+    cli: Cli, prompts: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from santagen.engine.llm_engine import LLMEngine
+    from santagen.request import RowFailure
+
+    def run(self: LLMEngine, requests: Any) -> Any:
+        for request in list(requests):
+            for part in range(2):
+                yield RowFailure(request.row_id, request.number, request.line, f"no {part}", "")
+
+    monkeypatch.setattr(LLMEngine, "run", run)
+    ran = cli.generate(prompts, "-o", output, *FEW)
+    assert ran.code == 1 and "3 rows failed" in ran.err and "no 1" not in ran.err
+    assert len(read_jsonl(Path(f"{output}.errors.jsonl"))) == 3
+    assert manifest_of(output)["counts"]["failed_rows"] == 3
+
+
+def shell(line: str, *arguments: str | Path) -> Any:
+    """`line` in a shell, with the program's words as "$@"."""
+    import subprocess
+
+    words = [*PROGRAM, *map(str, arguments)]
+    return subprocess.run(
+        ["sh", "-c", line, "sh", *words], capture_output=True, encoding="utf-8", timeout=120
+    )
+
+
+def test_a_closed_stdout_is_named() -> None:
+    ran = shell('"$@" >&-', "generate", "-")
+    assert ran.returncode == 2
+    ran = shell('echo \'{"prompt": "x"}\' | "$@" >&-', "generate", "-")
+    assert ran.returncode == 2 and "Standard output is closed" in ran.stderr
+
+
+def test_with_stderr_closed_stdout_holds_data_alone(prompts: Path) -> None:
+    ran = shell('"$@" 2>&-', "generate", prompts, *FEW)
+    assert ran.returncode == 0
+    assert [json.loads(line)["index"] for line in ran.stdout.splitlines()] == [0, 0, 0]
+    ran = shell('"$@" 2>&-', "generate", "absent.jsonl")
+    assert (ran.returncode, ran.stdout) == (2, "")
+
+
+def test_a_closed_stdin_is_named() -> None:
+    ran = shell('"$@" <&-', "generate", "-")
+    assert ran.returncode == 2 and "stdin is closed" in ran.stderr
+    assert process("generate", "-", input="").code == 0
