@@ -24,7 +24,12 @@ _SETTINGS = (
     "seed",
     "stop",
 )
-_UNSUPPORTED = ("frequency_penalty", "presence_penalty", "logit_bias")
+_UNSUPPORTED = {
+    "frequency_penalty": "Leave it out; repetition_penalty is the penalty there is.",
+    "presence_penalty": "Leave it out; repetition_penalty is the penalty there is.",
+    "logit_bias": "Leave it out.",
+    "echo": "Leave it out, and join prompt and answer afterwards.",
+}
 
 
 def is_batch_row(fields: dict[str, Any]) -> bool:
@@ -45,12 +50,9 @@ def flatten_batch_row(fields: dict[str, Any], where: str) -> dict[str, Any]:
             f"{where}: the body holds chat messages, which a completion model can't answer.",
             'Send the text to continue as "prompt", to /v1/completions.',
         )
-    for name in _UNSUPPORTED:
+    for name, hint in _UNSUPPORTED.items():
         if body.get(name):
-            raise RowError(
-                f"{where}: the body sets {name}, which santagen does not have.",
-                f"Leave {name} out (repetition_penalty is the penalty there is).",
-            )
+            raise RowError(f"{where}: the body sets {name}, which is not available here.", hint)
     if body.get("best_of") not in (None, 1, body.get("n")):
         raise RowError(
             f"{where}: the body sets best_of, which santagen does not have.",
