@@ -15,14 +15,13 @@ row's bits depend on M through these ways alone, and nothing is summed in an ord
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from santagen.config import TANH_GELUS
+from santagen.kernels.activations import activation
+from santagen.kernels.cpu_linear import cpu_linear
 from santagen.kernels.gptq_packed import PackedWeight
 from santagen.kernels.triton_support import runs_triton
 
@@ -31,7 +30,6 @@ FUSED_ROWS = 512
 COUNTED_OUTPUTS, COUNTED_ROWS = 64, 128  # at least so large is a tile that has a counter
 ELEMENTS_AT_ONCE = 2**20  # dequantised together by the twin: they stay in the caches
 ROWS_AT_ONCE = 32  # outputs dequantised together are a multiple of it
-CPU_ROW_MULTIPLE = 16  # fewer rows take another code path of torch's products, with other rounding
 
 
 def gptq_matmul(
@@ -62,21 +60,18 @@ def gptq_matmul_reference(
 ) -> Tensor:
     """`gptq_matmul` in plain torch: a part of the outputs is dequantised and multiplied at a time.
 
-    Which part does not depend on x, and on the CPU the rows are padded to a multiple of
-    CPU_ROW_MULTIPLE, so a row's bits depend on no other row.
+    Which part does not depend on x, so on the CPU a row's bits depend on no other row.
     """
-    rows = x.shape[0]
     x = weight.arrange(x)
-    if x.device.type == "cpu" and rows % CPU_ROW_MULTIPLE:
-        x = F.pad(x, (0, 0, 0, -rows % CPU_ROW_MULTIPLE))
+    linear = cpu_linear if x.device.type == "cpu" else F.linear
     out = torch.empty(x.shape[0], weight.outputs, dtype=x.dtype, device=x.device)
     step = ELEMENTS_AT_ONCE // weight.packed_inputs // ROWS_AT_ONCE * ROWS_AT_ONCE
     step = max(step, ROWS_AT_ONCE)
     for start in range(0, weight.outputs, step):
         part = slice(start, start + step)
         dense = weight.dequantize(x.dtype, start, start + step)
-        out[:, part] = F.linear(x, dense, None if bias is None else bias[part])
-    return _activate(out, act)[:rows]
+        out[:, part] = linear(x, dense, None if bias is None else bias[part])
+    return _activate(out, act)
 
 
 def new_counters(outputs: int, device: torch.device) -> Tensor:
@@ -92,10 +87,5 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, act: str | None) -> 
 
 
 def _activate(y: Tensor, act: str | None) -> Tensor:
-    if act is None:
-        return y
-    known: dict[str, Callable[[Tensor], Tensor]] = {
-        "gelu": F.gelu, "relu": F.relu, "silu": F.silu,
-        **dict.fromkeys(TANH_GELUS, partial(F.gelu, approximate="tanh")),
-    }  # fmt: skip
-    return known[act](y)
+    function = activation(act)
+    return y if function is None else function(y)

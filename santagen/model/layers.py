@@ -7,8 +7,7 @@ their bias on rank 0 alone. Weights arrive in Linear orientation [out, in] from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -17,20 +16,11 @@ from torch import Tensor, nn
 from santagen.checkpoint.weights import Weights
 from santagen.config import TANH_GELUS
 from santagen.distributed import TensorParallel
+from santagen.kernels.activations import activation
+from santagen.kernels.cpu_linear import cpu_linear
 from santagen.kernels.invariant_linear import invariant_linear
 from santagen.kernels.layer_norm import add_layer_norm
 from santagen.kernels.row_linear import row_linear, takes_row
-
-# torch's CPU products give a row the same bits for any number of rows that is a multiple of this.
-CPU_ROW_MULTIPLE = 4
-
-
-def activation(name: str) -> Callable[[Tensor], Tensor]:
-    """The function that config.json's activation_function names (checked by ModelConfig)."""
-    if name in TANH_GELUS:
-        return partial(F.gelu, approximate="tanh")
-    plain: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu}
-    return plain[name]
 
 
 class Linear(nn.Module):
@@ -43,7 +33,7 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        self.act = None if act is None else activation(act)
+        self.act = activation(act)
         self.invariant = False  # a row's bits depend on no other row: a promise that costs speed
         self.gelu_or_none = act is None or act in TANH_GELUS
         self.gelu_in_epilogue = (
@@ -62,10 +52,8 @@ class Linear(nn.Module):
             return row_linear(x, self.weight, self.bias, self.act is not None)[0]
         if self.gelu_in_epilogue and self.bias is not None:  # on the float32 sums, in registers
             return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
-        rows = x.shape[0]
-        if x.device.type == "cpu" and rows % CPU_ROW_MULTIPLE:
-            x = F.pad(x, (0, 0, 0, -rows % CPU_ROW_MULTIPLE))
-        y = F.linear(x, self.weight, self.bias)[:rows]
+        linear = cpu_linear if x.device.type == "cpu" else F.linear
+        y = linear(x, self.weight, self.bias)
         return y if self.act is None else self.act(y)
 
     def after_norm(

@@ -1,0 +1,55 @@
+"""Products and activations on the CPU with the same bits for a row, whatever rows stand beside it.
+
+MKL takes other code paths for few rows and shares a sum among threads, unless its strict mode of
+conditional numerical reproducibility is on: then every number of rows and of threads gives the same
+bits, at the same speed. The package asks for it before torch's first product (`make_strict`). Where
+that is not in force, rows are padded to a multiple of 16, which covers most shapes.
+
+Element-wise functions are vectorised but for the last elements of a thread's share, which take a
+scalar form that rounds otherwise. So shares are cut where a vector ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from santagen.reproducible import MKL_MODE, STRICT
+
+PADDED_ROWS = 16
+VECTORS = 64  # elements; a multiple of any vector loop's step
+GRAIN = 16384  # elements up to which torch takes one thread, for every activation
+
+
+def row_multiple() -> int:
+    """What the number of a product's rows has to be a multiple of."""
+    return 1 if os.environ.get(MKL_MODE, "").endswith(STRICT) else PADDED_ROWS
+
+
+def cpu_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W^T + b [M, N]; x [M, K], weight [N, K], bias [N]."""
+    rows = x.shape[0]
+    missing = -rows % row_multiple()
+    if missing:
+        x = F.pad(x, (0, 0, 0, missing))
+    return F.linear(x, weight, bias)[:rows]
+
+
+def cpu_activation(act: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+    """act(y) of y [M, N], a row's bits independent of its place."""
+    rows, width = y.shape
+    if width % VECTORS:
+        return cpu_activation(act, F.pad(y, (0, -width % VECTORS)))[:, :width]
+    flat = y.reshape(-1)
+    # A call on a multiple of T * GRAIN elements gives each of T threads whole grains; what is
+    # left is done by one.
+    count, whole = flat.numel(), torch.get_num_threads() * GRAIN
+    shared = count // whole * whole
+    bounds = [*({0, shared} if shared else {0}), *range(shared + GRAIN, count, GRAIN), count]
+    parts = [act(flat[a:b]) for a, b in pairwise(sorted(bounds))]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(rows, width)

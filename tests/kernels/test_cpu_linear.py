@@ -1,0 +1,61 @@
+"""On the CPU a row's bits depend on no other row, on no place and on no number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from santagen.kernels.activations import activation
+from santagen.kernels.cpu_linear import PADDED_ROWS, cpu_linear, row_multiple
+from santagen.reproducible import MKL_MODE, make_strict
+
+SHAPES = [(96, 288), (256, 384), (256, 1024), (1024, 256), (1536, 384), (2048, 40)]
+
+
+@pytest.fixture(autouse=True)
+def keep_threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(("width", "outputs"), SHAPES)
+def test_a_row_of_a_product_has_the_same_bits_in_any_company(width: int, outputs: int) -> None:
+    x, weight, bias = draw(200, width), draw(outputs, width), draw(outputs)
+    torch.set_num_threads(2)
+    whole = cpu_linear(x, weight, bias)
+    torch.testing.assert_close(whole, F.linear(x, weight, bias), atol=1e-3, rtol=1e-4)
+    for threads in (2, 1) if row_multiple() == 1 else (2,):
+        torch.set_num_threads(threads)
+        for rows in (*range(1, 34), 48, 64, 100, 164):
+            part = cpu_linear(x[7 : 7 + rows], weight, bias)
+            assert torch.equal(part, whole[7 : 7 + rows]), (threads, rows)
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_new", "silu", "relu"])
+@pytest.mark.parametrize("width", [41, 64, 72, 1000])
+def test_an_activation_has_the_same_bits_at_any_place(name: str, width: int) -> None:
+    act = activation(name)
+    assert act is not None
+    row = draw(1, width)
+    wanted = act(row)
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        for rows in (2, 33, 100, 257):
+            found = act(row.expand(rows, width).contiguous())
+            assert torch.equal(found, wanted.expand(rows, width)), (threads, rows)
+
+
+def test_strict_mode_is_the_users_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MKL_MODE, "AVX2")
+    make_strict()
+    assert row_multiple() == PADDED_ROWS
+    monkeypatch.setenv(MKL_MODE, "AVX2,STRICT")
+    assert row_multiple() == 1
