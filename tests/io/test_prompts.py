@@ -155,6 +155,7 @@ BAD_ROWS: list[tuple[Any, list[str]]] = [
     ({"body": {}, "custom_id": "a"}, ["body", "empty"]),
     ({"body": {"messages": [{"role": "user", "content": "x"}]}}, ["chat"]),
     ({"body": {"prompt": "x", "frequency_penalty": 0.5}}, ["frequency_penalty"]),
+    ({"body": {"prompt": "x", "echo": True}}, ["echo"]),
     ({"body": {"prompt": ["x", "y"]}}, ["2 prompts"]),
     ({"body": {"prompt": []}}, ["empty"]),
     ({"body": {"input": "x"}}, ["no prompt"]),
