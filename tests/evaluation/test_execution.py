@@ -175,3 +175,25 @@ def test_limits_are_those_asked_for(pool: Pool) -> None:
         grab = "def f(n):\n    return len(bytearray(n << 20))\n"
         assert run(own, grab, "assert f(50) == 50 << 20").passed
         assert run(own, grab, "f(400)").kind == "memory"
+
+
+def test_programs_are_scheduled_ordinarily_and_have_no_capabilities(pool: Pool) -> None:
+    program = """
+import ctypes, os, struct
+def f():
+    header = struct.pack("Ii", 0x20080522, 0)
+    sets = ctypes.create_string_buffer(24)
+    ctypes.CDLL(None).capget(header, sets)
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except PermissionError:
+        return os.sched_getscheduler(0), sets.raw
+"""
+    for tier in tiers.TIERS:
+        try:
+            own = Pool(workers=1, tier=tier, unsafe=True)
+        except SantagenError:
+            continue  # not on this machine
+        with own:
+            outcome = run(own, program, "assert f() == (0, bytes(24))")
+            assert outcome.passed, (tier, outcome)

@@ -91,6 +91,24 @@ def test_hostile_scripts(tmp_path: Path, pool: Pool) -> None:
     assert (outside / "secret").stat().st_mode & 0o777 == 0o644
 
 
+def test_every_program_gets_its_own_verdict(tmp_path: Path, pool: Pool) -> None:
+    """Also those that come after one that was stopped before its verdict was there."""
+    if pool.sandbox.tier == "plain":
+        pytest.skip("nothing but the user's own limit would end the fork bomb")
+    (problem,) = load(tmp_path, BASH).problems
+    patient = dataclasses.replace(problem, timeout=10.0)
+    bodies = [FORK_BOMB, "echo one >&2", "echo 4", "echo two >&2"]
+    tests = [patient.testing(problem.program(f"{body}\n")) for body in bodies]
+    with Pool(workers=1, tier=pool.sandbox.tier, unsafe=True) as own:
+        outcomes = [own.submit(test) for test in tests]
+        own.finish()
+    found = [(future.result().kind, future.result().message) for future in outcomes]
+    bomb = outcomes[0].result()
+    assert bomb.exception == "too many processes"
+    assert bomb.strays < 5000 and bomb.wall_seconds < 5  # it never gets out of hand
+    assert found[1:] == [("exception", "one"), ("passed", ""), ("exception", "two")]
+
+
 @pytest.mark.parametrize("language", PROGRAMS)
 def test_languages_that_are_installed(tmp_path: Path, pool: Pool, language: str) -> None:
     tool = LANGUAGES[language].commands[0][0]

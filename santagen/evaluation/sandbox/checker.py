@@ -44,7 +44,7 @@ def serve(jobs: socket.socket) -> None:
             job, descriptor = frames.receive_with_descriptor(jobs)
             with socket.socket(fileno=descriptor) as channel:
                 verdict = check(channel, job)
-            frames.send(jobs, verdict)
+            frames.send(jobs, {**verdict, "nonce": job["nonce"]})
         except frames.Closed:
             return
 

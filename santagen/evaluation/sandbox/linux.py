@@ -6,6 +6,7 @@ Which of them make a tier is `tiers`' business; system call filters are `seccomp
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -67,6 +68,21 @@ def die_with_parent(parent: int) -> None:
     prctl(PR_SET_PDEATHSIG, 9)
     if os.getppid() not in (parent, 0):  # 0: the parent is outside this pid namespace
         os._exit(1)
+
+
+def run_first() -> None:
+    """Be scheduled before all ordinary processes, where the kernel allows it; children are too.
+
+    Root is exempt from the limit on processes: nothing else gets a turn beside its fork bomb. Who
+    may not do this has that limit.
+    """
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+
+
+def run_ordinarily() -> None:
+    """Undo `run_first`, for this process and its children."""
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def enter_namespaces() -> None:

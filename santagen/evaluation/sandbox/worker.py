@@ -155,6 +155,7 @@ class Worker:
             if self.checker_pid == 0:
                 try:
                     assert self.control is not None
+                    linux.run_ordinarily()  # the test's own code may be busy
                     linux.die_with_parent(self.pid)
                     for held in (channel, self.control, ours):
                         held.close()
@@ -185,12 +186,9 @@ class Worker:
         while True:
             left = max(0.0, until - time.monotonic())
             if poll.poll((min(left, COUNT_SECONDS) if counted else left) * 1000 + 1):
-                try:
-                    return dict(frames.receive(verdicts))
-                except frames.Closed:
-                    why = "the checker ended without a verdict"
-                    return {"class": "infrastructure", "message": why}
+                return self._verdict(verdicts, job)
             if counted and int(self._ask({"op": "count"})["started"]) > MOST_STARTED:
+                self._end_checker()  # its verdict must not be taken for the next program's
                 return {"class": "exception", "exception": "too many processes", "message": ""}
             wall = time.monotonic() - started
             if wall < until - started:
@@ -200,6 +198,16 @@ class Worker:
             if used_up or cpu < BUSY_SHARE * wall or wall >= STRETCH * timeout:
                 return {"class": "timeout", "exception": "", "message": "", "final": used_up}
             until = started + min(STRETCH * timeout, wall + max(0.05, timeout - cpu))
+
+    def _verdict(self, verdicts: socket.socket, job: dict[str, Any]) -> dict[str, Any]:
+        """What the checker says of this job."""
+        try:
+            verdict = dict(frames.receive(verdicts))
+        except frames.Closed:
+            return {"class": "infrastructure", "message": "the checker ended without a verdict"}
+        if verdict.pop("nonce") != job["nonce"]:
+            raise Broken("the checker's verdict is on another program")
+        return verdict
 
     def _tell(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
         assert self.control is not None
@@ -245,6 +253,7 @@ def main() -> None:
     for name in COMMON_MODULES:
         importlib.import_module(name)
     worker = Worker(frames.read_pipe(jobs))
+    linux.run_first()  # the zygote too
     try:
         said = worker.start()
         frames.write_pipe(answers, said)

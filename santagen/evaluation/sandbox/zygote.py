@@ -153,13 +153,13 @@ class Zygote:
     def _become(self, job: dict[str, Any], descriptor: int) -> NoReturn:
         """In the child: give up everything, then be the program."""
         try:
+            linux.run_ordinarily()
             os.setsid()
             self.control.detach()
             channel = self._keep_descriptors(descriptor)
             for number, limit in job["limits"]:
                 resource.setrlimit(number, limit)
-            if self.confinement.tier == "namespaces":
-                linux.drop_capabilities()
+            linux.drop_capabilities()
             if self.ruleset >= 0:
                 linux.landlock_restrict(RULES)
                 os.close(RULES)
