@@ -45,6 +45,12 @@ class Interrupts(AbstractContextManager["Interrupts"]):
         else:
             raise KeyboardInterrupt
 
+    def ignore(self) -> None:
+        """From now on, and after the block: what must not be lost is done."""
+        for number in self._previous:
+            signal.signal(number, signal.SIG_IGN)
+            self._previous[number] = signal.SIG_IGN
+
     @contextmanager
     def shielded(self) -> Iterator[None]:
         """Hold a signal back until the block is done."""

@@ -74,6 +74,7 @@ def run_rank(settings: Resolved[GenerateOptions], world: World, console: Console
         except Exception as error:
             code = rank.report(error)
         if code in (0, 1):
+            interrupts.ignore()  # all is done: the launcher may end the rest when the first leaves
             cluster.leave()
             return code
         cluster.fail()
@@ -109,18 +110,27 @@ class Rank:
             )
         device = self._device(world)
         if world.rank == 0:
-            return self._lead_the_run(device)
+            code = self._lead_the_run(device)
+            if code != INTERRUPTED:
+                cluster.publish("exit", code)
+            return code
         rows = cluster.receive("rows")
-        if not rows:
-            return 0
+        if rows:
+            self._take_part(rows, device)
+        # All end alike, and not before the merge: launchers end the others after a code that isn't
+        # 0, and wait for those of other nodes after one that is.
+        return int(cluster.receive("exit"))
+
+    def _take_part(self, rows: int, device: torch.device) -> None:
+        options, cluster = self.options, self.cluster
         source = find_model(options, Console(quiet=True))
         cluster.connect(device)
-        if not world.leads:
+        if cluster.world.leads:
+            prompts, plan = cluster.receive("plan")
+            inputs = Inputs(sampling_params(options), prompts, source)
+            OtherLeader(self, inputs, plan, rows).run()
+        else:
             self._follow(source, rows)
-            return 0
-        prompts, plan = cluster.receive("plan")
-        inputs = Inputs(sampling_params(options), prompts, source)
-        return OtherLeader(self, inputs, plan, rows).run()
 
     def _name_sizes(self, world: World) -> None:
         """Let the manifest and the command that resumes say what is in force."""
@@ -260,7 +270,7 @@ class OtherLeader(Leader):
         stats = dataclasses.asdict(self.stats)
         result = Result(stats, writer.samples, writer.failures, self.remarks)
         cluster.publish(f"result/{group}", result)
-        return 0
+        return 0  # as far as this group knows
 
     def _open_part(self) -> PartWriter:
         from santagen.io.part_writer import PartWriter

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.helpers import write_jsonl
 from tests.distributed.processes import start
 
-SAMPLED = ("--n", "2", "--temperature", "0.9", "--top-p", "0.95", "--max-tokens", "16", "-q")
+SAMPLED = ("-n", "2", "--temperature", "0.9", "--top-p", "0.95", "--max-tokens", "16", "-q")
 # Few at a time, so that rows are drawn all through the run.
 NARROW = ("--max-num-seqs", "4")
 

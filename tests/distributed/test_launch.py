@@ -1,0 +1,109 @@
+"""Whole runs under torchrun: two agents, the command that starts itself again, kills and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from santagen.io.parts import part_path, part_paths
+from tests.cli.helpers import PROGRAM, TIMEOUT
+from tests.distributed.conftest import NARROW, SAMPLED
+from tests.distributed.processes import free_port, start
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+
+def run(command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+
+
+def generate(prompts: Path, output: Path, *more: str) -> list[str]:
+    return ["generate", str(prompts), "-o", str(output), *SAMPLED, *more]
+
+
+def test_two_nodes_write_what_one_process_writes(
+    prompts: Path, single: Path, output: Path
+) -> None:
+    meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}"]
+    nodes = ["--nnodes", "2", "--nproc-per-node", "1", "--local-addr", "localhost"]
+    what = generate(prompts, output, "-tp", "1", "-dp", "2", *NARROW)
+    command = [*TORCHRUN, *nodes, *meet, "-m", "santagen", *what]
+    agents = [run(command) for _ in range(2)]
+    said = [agent.communicate(timeout=TIMEOUT)[1] for agent in agents]
+    assert sorted(agent.returncode for agent in agents) == [1, 1], said  # two rows failed
+    assert output.read_bytes() == single.read_bytes()
+    assert not part_paths(output)
+    assert "".join(said).count("2 rows failed") == 1
+
+
+def test_the_command_starts_itself_again(prompts: Path, single: Path, output: Path) -> None:
+    with run([*PROGRAM, *generate(prompts, output, "-dp", "2", *NARROW)]) as child:
+        _, err = child.communicate(timeout=TIMEOUT)
+    assert child.returncode == 1, err  # as without -dp: two rows failed
+    assert output.read_bytes() == single.read_bytes()
+    assert err.count("2 rows failed") == 1 and "Traceback" not in err
+
+
+def test_it_passes_on_the_exit_code_and_the_one_message(prompts: Path, output: Path) -> None:
+    with run([*PROGRAM, *generate(prompts, output, "-tp", "3")]) as child:
+        _, err = child.communicate(timeout=TIMEOUT)
+    assert child.returncode == 2
+    lines = [line for line in err.splitlines() if not line.startswith(("warning:", "hint:"))]
+    assert lines == ["error: The model's 4 attention heads can't be shared by -tp 3 ranks."]
+
+
+def process_of(rank: int, launcher: int) -> int:
+    """The pid of one rank under a launcher."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            variables = (folder / "environ").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            continue  # it has ended, or is another user's
+        if parent == launcher and f"RANK={rank}".encode() in variables:
+            return int(folder.name)
+    raise AssertionError(f"rank {rank} is not there")
+
+
+def wait_for_part(output: Path, child: subprocess.Popen[str], lines: int = 3) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    part = part_path(output, 1)
+    while time.monotonic() < deadline and child.poll() is None:
+        if part.exists() and part.read_bytes().count(b"\n") >= lines:
+            return
+        time.sleep(0.005)
+    raise AssertionError("the part never had its lines")
+
+
+def test_kill_9_and_a_resume_with_three(prompts: Path, single: Path, output: Path) -> None:
+    with run([*PROGRAM, *generate(prompts, output, "-dp", "2", *NARROW)]) as child:
+        wait_for_part(output, child)
+        os.kill(process_of(1, child.pid), signal.SIGKILL)
+        killed = time.monotonic()
+        _, err = child.communicate(timeout=TIMEOUT)
+    assert child.returncode == 2 and time.monotonic() - killed < 60
+    assert err.count("error: ") == err.count("error: Rank 1 was ended by SIGKILL.") == 1
+    assert len(re.findall("^Go on with: santagen generate .* --resume$", err, re.M)) == 1
+    assert "Traceback" not in err
+    assert part_paths(output)
+    ran = start(3, *generate(prompts, output, *NARROW, "--resume"))
+    assert ran.wait() == [1, 1, 1], ran.err
+    assert output.read_bytes() == single.read_bytes()
+    assert not part_paths(output)
+
+
+def test_ctrl_c_ends_all_in_order(prompts: Path, output: Path) -> None:
+    with run([*PROGRAM, *generate(prompts, output, "-dp", "2", *NARROW)]) as child:
+        wait_for_part(output, child)
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=TIMEOUT)
+    assert child.returncode == 130, err
+    assert "error: " not in err and "Traceback" not in err
+    assert err.count("interrupted: ") == err.count("Go on with: santagen generate") == 1
+    kept = [*part_paths(output), output]
+    assert sum(path.read_bytes().count(b"\n") for path in kept) >= 3
