@@ -1,14 +1,14 @@
 """y = act(x W^T + b) with W a packed GPTQ weight: see kernels.gptq_packed for its layout.
 
-Three ways on CUDA, by the number of rows M of x:
+Two ways on CUDA, by the number of rows M of x, which is put in act-order's order first (reading
+it through the order inside the product was slower at every M on an H200):
 
-    up to GATHER_ROWS   one launch: integers are taken apart in registers, K is shared out over the
-                        multiprocessors, act-order is read through `order`
-    up to FUSED_ROWS    the same, x put in order first
+    up to FUSED_ROWS    one launch: integers are taken apart in registers, K is shared out over the
+                        multiprocessors
     above               W dequantised into scratch memory that is freed at once, and cuBLAS
 
-In the first two the tensor cores multiply the exact integers (code - zero point), and each tile's
-float32 sum is scaled; the third rounds the weights as a load with `--quantization none` does. A
+In the first the tensor cores multiply the exact integers (code - zero point), and each tile's
+float32 sum is scaled; the second rounds the weights as a load with `--quantization none` does. A
 row's bits depend on M through these ways alone, and nothing is summed in an order that may change.
 `gptq_matmul_reference` is the plain torch twin, and what runs on the CPU.
 """
@@ -25,8 +25,7 @@ from santagen.kernels.cpu_linear import cpu_linear
 from santagen.kernels.gptq_packed import PackedWeight
 from santagen.kernels.triton_support import runs_triton
 
-GATHER_ROWS = 64
-FUSED_ROWS = 512
+FUSED_ROWS = 128
 COUNTED_OUTPUTS, COUNTED_ROWS = 64, 128  # at least so large is a tile that has a counter
 ELEMENTS_AT_ONCE = 2**20  # dequantised together by the twin: they stay in the caches
 ROWS_AT_ONCE = 32  # outputs dequantised together are a multiple of it
@@ -48,10 +47,9 @@ def gptq_matmul(
         return gptq_matmul_reference(x, weight, bias, act)
     from santagen.kernels.gptq_matmul_triton import dequantize, launch
 
+    x = weight.arrange(x)
     if x.shape[0] > FUSED_ROWS:
-        return _linear(weight.arrange(x), dequantize(weight, x.dtype), bias, act)
-    if x.shape[0] > GATHER_ROWS and weight.order is not None:
-        return launch(weight.arrange(x), weight, bias, act, counters, arranged=True)
+        return _linear(x, dequantize(weight, x.dtype), bias, act)
     return launch(x, weight, bias, act, counters)
 
 

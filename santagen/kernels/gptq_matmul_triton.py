@@ -87,11 +87,11 @@ def _activate(y, ACT: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows", "outputs", "tiles", "splits"])
 def _matmul_kernel(
-    y_ptr, x_ptr, word_ptr, scale_ptr, zero_ptr, bias_ptr, order_ptr, part_ptr, counter_ptr,
-    x_row, rows, inputs, outputs, tiles, splits,
+    y_ptr, x_ptr, word_ptr, scale_ptr, zero_ptr, bias_ptr, part_ptr, counter_ptr,
+    x_row, rows, outputs, tiles, splits,
     BITS: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, GATHER: tl.constexpr, WHOLE: tl.constexpr, HAS_BIAS: tl.constexpr,
-    ACT: tl.constexpr, PAIRS: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr, HAS_BIAS: tl.constexpr, ACT: tl.constexpr, PAIRS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """Grid [tiles of N, tiles of M, splits of K]; the last program of a tile sums its shares."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -110,12 +110,7 @@ def _matmul_kernel(
         part = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
         for j in tl.static_range(TILE // DEPTH):
             k = tile * TILE + j * DEPTH + d
-            mask = in_m[None, :]
-            if GATHER:
-                k = tl.load(order_ptr + k)
-            elif not WHOLE:
-                mask = mask & (k < inputs)[:, None]
-            x = tl.load(x_at + k[:, None], mask=mask, other=0.0)
+            x = tl.load(x_at + k[:, None], mask=in_m[None, :], other=0.0)
             weight = _plane(words, zero, j, BITS, x_ptr.dtype.element_ty, PAIRS)
             part = tl.dot(weight, x, part, input_precision=PRECISION)
         acc += part * scale[:, None]
@@ -171,18 +166,17 @@ def launch(
     bias: Tensor | None,
     act: str | None,
     counters: Tensor | None,
-    arranged: bool = False,
     config: Config | None = None,
     splits: int | None = None,
 ) -> Tensor:
-    """As kernels.gptq_matmul.gptq_matmul, in one launch. `arranged`: x is in packed order already.
+    """As kernels.gptq_matmul.gptq_matmul, in one launch, of an x that `weight.arrange` gave.
 
     `config` overrides CONFIGS and `splits` the number of shares of K.
     """
     rows, outputs = x.shape[0], weight.outputs
     tiles, _, depth = weight.words.shape
     assert x.stride(1) == 1 and rows * outputs < 2**31
-    assert x.shape[1] == (weight.packed_inputs if arranged else weight.inputs)
+    assert x.shape[1] == weight.packed_inputs
     out = torch.empty((rows, outputs), dtype=x.dtype, device=x.device)
     if rows == 0:
         return out
@@ -200,12 +194,9 @@ def launch(
         part = torch.empty((splits, rows, outputs), dtype=torch.float32, device=x.device)
     _matmul_kernel[*grid, splits](
         out, x, weight.words, weight.scales, weight.zeros, weight.scales if bias is None else bias,
-        weight.words if weight.order is None else weight.order, part,
-        weight.words if counters is None else counters, x.stride(0), rows, weight.inputs, outputs,
-        tiles, splits,
+        part, weight.words if counters is None else counters, x.stride(0), rows, outputs, tiles,
+        splits,
         BITS=weight.bits, TILE=weight.tile, DEPTH=depth, BLOCK_M=block_m, BLOCK_N=config.block_n,
-        GATHER=weight.order is not None and not arranged,
-        WHOLE=arranged or weight.inputs == weight.packed_inputs,
         HAS_BIAS=bias is not None, ACT="gelu_tanh" if act in TANH_GELUS else act or "",
         PAIRS=takes_pairs(weight, x), PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=config.warps, num_stages=config.stages,

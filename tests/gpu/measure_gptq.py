@@ -86,15 +86,14 @@ def copies(weight: PackedWeight) -> list[PackedWeight]:
 
 def ways(counters: Tensor) -> dict[str, Product]:
     return {
-        "fused": lambda x, w: launch(x, w, None, None, counters),
-        "arranged": lambda x, w: launch(w.arrange(x), w, None, None, counters, arranged=True),
+        "fused": lambda x, w: launch(w.arrange(x), w, None, None, counters),
         "cuBLAS": lambda x, w: F.linear(w.arrange(x), dequantize(w, x.dtype)),
     }
 
 
 def kernels(bits: int, group: int) -> None:
     """One line per product and number of rows; the last ones sum up a layer."""
-    columns = ["bf16", "fused", "cuBLAS", "ao fused", "ao arranged", "ao cuBLAS"]
+    columns = ["bf16", "fused", "cuBLAS", "ao fused", "ao cuBLAS"]
     print(f"{'microseconds':16}{'rows':>6}" + "".join(f"{c:>13}" for c in columns))
     sums = {rows: [0.0] * len(columns) for rows in ROWS}
     for name, (outputs, inputs) in PRODUCTS.items():
@@ -103,11 +102,11 @@ def kernels(bits: int, group: int) -> None:
         dense = dequantize(plain, torch.bfloat16)
         stores = [copies(weight) for weight in (plain, ordered)]
         denses = [dense.clone() for _ in range(max(1, round(TOUCHED / dense.nbytes)))]
-        fused, arranged, cublas = ways(counters).values()
+        fused, cublas = ways(counters).values()
         plan: list[tuple[Product, list[Any]]] = [
             (F.linear, denses), (fused, stores[0]), (cublas, stores[0]),
         ]  # fmt: skip
-        plan += [(product, stores[1]) for product in (fused, arranged, cublas)]
+        plan += [(product, stores[1]) for product in (fused, cublas)]
         for rows in ROWS:
             x = torch.randn(rows, inputs, device=CUDA).bfloat16()
             line = [microseconds(product, x, weights) for product, weights in plan]

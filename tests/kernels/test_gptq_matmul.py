@@ -171,7 +171,7 @@ def check(
     )
     if launch:
         counters = gm.new_counters(packed.outputs, x.device)
-        found = triton_kernels.launch(x, packed, bias, act, counters, **launch)
+        found = triton_kernels.launch(packed.arrange(x), packed, bias, act, counters, **launch)
         assert not counters.any()
     else:
         found = gm.gptq_matmul(x, packed, bias, act)
@@ -225,15 +225,6 @@ def test_many_rows_use_the_dequantised_weight(
     check(packed, draw(3, inputs, seed=1), draw(outputs, seed=2))
 
 
-def test_many_rows_put_act_order_right_before_the_launch(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gm, "GATHER_ROWS", 2)
-    for name in ("4 bits, asym act-order", "4 bits, groups of 24", "2 bits, small groups"):
-        spec, outputs, inputs = FORMS[name]
-        check(make(spec, outputs, inputs)[0], draw(3, inputs, seed=1), draw(outputs, seed=2))
-
-
 def test_no_rows() -> None:
     packed, _ = make(*FORMS["4 bits"])
     assert gm.gptq_matmul(draw(1, 256)[:0], packed, None).shape == (0, 192)
@@ -255,7 +246,7 @@ def test_only_the_output_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     counters = gm.new_counters(outputs, x.device)
     wanted = gm.gptq_matmul_reference(x, packed, None)
     monkeypatch.setattr(triton_kernels.torch, "empty", poisoned)
-    found = triton_kernels.launch(x, packed, None, None, counters, splits=3)
+    found = triton_kernels.launch(packed.arrange(x), packed, None, None, counters, splits=3)
     monkeypatch.undo()
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
     assert len(guards) == 2 and not counters.any()
