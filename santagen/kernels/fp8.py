@@ -17,6 +17,7 @@ from santagen.kernels.layer_norm import add_layer_norm_reference
 
 FLOAT8 = torch.float8_e4m3fn
 LARGEST = 448.0  # of float8_e4m3fn
+FAST_ROWS = 64  # from here on the library has its fast sums for every shape
 SMALLEST = 1e-12  # largest value of a row from which on its scale is no longer made smaller
 
 
@@ -69,5 +70,5 @@ def scaled_product(
         scale_b=weight_scale.t(),
         bias=bias,
         out_dtype=torch.bfloat16,
-        use_fast_accum=True,
+        use_fast_accum=len(q) >= FAST_ROWS,
     )

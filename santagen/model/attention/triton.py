@@ -54,7 +54,8 @@ class TritonAttention:
         self, block_size: int = 64, varlen: Varlen | None = None, invariant: bool = False
     ) -> None:
         self.block_size, self._varlen, self.invariant = block_size, varlen, invariant
-        self._counters: Tensor | None = None
+        # Graphs hold on to the arrays they were captured with: none is ever freed.
+        self._counters: list[Tensor] = []
 
     def allocate(self, shape: CacheShape, dtype: torch.dtype, device: torch.device) -> KVCache:
         self._kv_heads = shape.n_kv_head
@@ -84,9 +85,10 @@ class TritonAttention:
 
     def _zeros(self, count: int, device: torch.device) -> Tensor:
         """Counters that launches leave at zero; one array serves all launches of the stream."""
-        if self._counters is None or len(self._counters) < count:
-            self._counters = torch.zeros(max(count, 1024), dtype=torch.int32, device=device)
-        return self._counters
+        if not self._counters or len(self._counters[-1]) < count:
+            size = max(1024, 1 << (count - 1).bit_length())
+            self._counters.append(torch.zeros(size, dtype=torch.int32, device=device))
+        return self._counters[-1]
 
     def write(self, cache: KVCache, key: Tensor, value: Tensor, slots: Tensor) -> None:
         write_kv(key, value, *cache, slots)
