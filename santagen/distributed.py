@@ -20,8 +20,8 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class TensorParallel:
-    """Rank `rank` of `world_size`; `group` is a torch.distributed process group (None with one
-    rank)."""
+    """Rank `rank` of `world_size`; `group` is a torch.distributed process group, None the default
+    one."""
 
     rank: int = 0
     world_size: int = 1

@@ -249,6 +249,8 @@ class Job:
 
     def _count(self, writer: OutputWriter) -> int:
         """How many samples are left to draw."""
+        if not len(writer.done):
+            return self.inputs.prompts.samples(self.inputs.params.n)
         return sum(len(left) for _, left in self._wanted(writer))
 
     def _generate(self, writer: OutputWriter) -> dict[str, Any]:

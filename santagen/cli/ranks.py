@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -78,7 +79,14 @@ def run_rank(settings: Resolved[GenerateOptions], world: World, console: Console
             cluster.leave()
             return code
         cluster.fail()
-        return STOPPED if code == INTERRUPTED and cluster.watch.lost else code
+        end_now(STOPPED if code == INTERRUPTED and cluster.watch.lost else code)
+
+
+def end_now(code: int) -> NoReturn:
+    """End without the libraries' farewells, which wait for processes that may be gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 class Rank:
@@ -318,6 +326,16 @@ class RankZero(Leader):
         return writer
 
     def _count(self, writer: OutputWriter) -> int:
+        if not len(writer.done):
+            self.plan = RowPlan.of(self.inputs.prompts.numbers(), {})
+            samples = super()._count(writer)
+        else:
+            samples = self._count_what_is_left(writer)
+        if not samples:
+            self.cluster.publish("rows", 0)
+        return samples
+
+    def _count_what_is_left(self, writer: OutputWriter) -> int:
         numbers, partial, samples = [], {}, 0
         for row, left in self._wanted(writer):
             numbers.append(row.number)
@@ -325,8 +343,6 @@ class RankZero(Leader):
             if len(left) < len(self._samples_of(row)):
                 partial[row.number] = left
         self.plan = RowPlan.of(np.array(numbers, np.int64), partial)
-        if not samples:
-            self.cluster.publish("rows", 0)
         return samples
 
     def _generate(self, writer: OutputWriter) -> dict[str, Any]:

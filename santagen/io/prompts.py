@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from santagen.errors import RowError, SantagenError
 from santagen.io.rows import RowReader, parse_row
@@ -92,12 +93,13 @@ class PromptSet:
         self._first_row: list[int] = []  # of each source
         self._lines = array("Q")  # of each row within the limit
         self._rows_of_source: list[int] = []
+        self._own_n: dict[int, int] = {}  # of rows that say how many samples they want
         self.total_rows = 0
         self.fingerprint = ""
         self.failures: list[RowFailure] = []
         self._validate()
         self._bad = {failure.number for failure in self.failures}
-        self._length = len(self._selected(len(self._lines))) - len(self.failures)
+        self._length = len(range(len(self._lines))[self._as_slice()]) - len(self.failures)
 
     def __len__(self) -> int:
         return self._length
@@ -120,6 +122,17 @@ class PromptSet:
                 number += 1
             if number != first + count:
                 raise _changed(source)
+
+    def numbers(self) -> NDArray[np.int64]:
+        """The numbers of the good rows of the limit and the shard, increasing."""
+        chosen = np.arange(len(self._lines), dtype=np.int64)[self._as_slice()]
+        return chosen[~np.isin(chosen, list(self._bad))] if self._bad else chosen
+
+    def samples(self, n: int) -> int:
+        """How many samples these rows want where a row that doesn't say wants `n`."""
+        own = self._own_n.items()
+        others = [k - n for row, k in own if self._is_selected(row) and row not in self._bad]
+        return len(self) * n + sum(others)
 
     def select(self, numbers: Iterable[int]) -> Iterator[PromptRow]:
         """The good rows of these numbers, which increase; each is asked for when its row is wanted.
@@ -146,7 +159,7 @@ class PromptSet:
             raise _changed(self._sources[-1])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lines": array("Q"), "_bad": set(), "failures": []}
+        return {**self.__dict__, "_lines": array("Q"), "_bad": set(), "_own_n": {}, "failures": []}
 
     def _read(self, source: Source, number: int, line: int, payload: object) -> PromptRow:
         where = _place(source, line)
@@ -159,8 +172,8 @@ class PromptSet:
     def _is_selected(self, number: int) -> bool:
         return self._shard is None or number % self._shard[1] == self._shard[0]
 
-    def _selected(self, rows: int) -> range:
-        return range(rows) if self._shard is None else range(self._shard[0], rows, self._shard[1])
+    def _as_slice(self) -> slice:
+        return slice(None) if self._shard is None else slice(self._shard[0], None, self._shard[1])
 
     def _validate(self) -> None:
         ids = array("Q")  # two words of a digest per row
@@ -197,7 +210,11 @@ class PromptSet:
             fields = parse_row(payload, where)
             row_id = self._reader.row_id(fields, number, where)
             known = True
-            self._reader.read(fields, row_id, number, line, source.name, where, source.whole_file)
+            row = self._reader.read(
+                fields, row_id, number, line, source.name, where, source.whole_file
+            )
+            if "n" in row.overrides:
+                self._own_n[number] = row.overrides["n"]
         except RowError as error:
             if self._is_selected(number):
                 self.failures.append(RowFailure(row_id, number, line, error.message, error.hint))

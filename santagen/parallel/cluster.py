@@ -96,9 +96,8 @@ class Cluster:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
         self.barrier(f"connect{world.group}", world.tensor_parallel)
         self._in_time(lambda: self._form_group(device), device, TEST_SECONDS)
-        self.tensor_parallel = TensorParallel(
-            world.shard, world.tensor_parallel, dist.group.WORLD
-        )
+        # Not the group itself: one that something still holds at exit aborts the process.
+        self.tensor_parallel = TensorParallel(world.shard, world.tensor_parallel)
 
     def _in_time(self, body: Callable[[], None], device: torch.device, seconds: float) -> None:
         """Run `body` in a thread, since the libraries that it waits in answer to no signal."""
