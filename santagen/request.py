@@ -29,7 +29,8 @@ class SamplingParams:
 
     temperature 0 is greedy. top_k 0, top_p 1, min_p 0 and repetition_penalty 1 are "off". `stop`
     holds literal strings. `logprobs` None means none; N means each token's own log-probability and
-    the N best.
+    the N best. `trim_overlap` takes from the end of an infilling row's answer what repeats its
+    suffix's start.
     """
 
     max_tokens: int = 256
@@ -44,6 +45,7 @@ class SamplingParams:
     include_stop: bool = False
     ignore_eos: bool = False
     logprobs: int | None = None
+    trim_overlap: bool = False
 
     def __post_init__(self) -> None:
         def refuse(name: str, value: object, wanted: str) -> None:
@@ -87,6 +89,8 @@ class SamplingParams:
             refuse("stop", list(self.stop), "a list of non-empty strings")
         if self.logprobs is not None and not 0 <= self.logprobs <= 100:
             refuse("logprobs", self.logprobs, "between 0 and 100")
+        if not isinstance(self.trim_overlap, bool):
+            refuse("trim_overlap", self.trim_overlap, "true or false")
         if self.n > 1 and self.temperature == 0:
             raise SantagenError(
                 f"n is {self.n} at temperature 0: greedy samples would all be equal.",
@@ -130,6 +134,7 @@ class Request:
 
     `sample_indices` is range(n) less the samples an earlier run already wrote. `prompt_text` is
     what --echo shows. `truncated_tokens` counts the prompt tokens that --truncate left dropped.
+    `suffix` is an infilling row's, whole.
     """
 
     row_id: RowId
@@ -142,6 +147,7 @@ class Request:
     truncated_tokens: int = 0
     keep: dict[str, Any] = field(default_factory=dict)
     batch_body: dict[str, Any] | None = None
+    suffix: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,7 @@ class SampleOutput:
     string's token. `completion` is None where there is no tokenizer. `finish_reason` is "stop" or
     "length"; `stop_reason` is None (the model's own end token), the stop string, or the id of
     another end token. `generated_tokens` counts every token drawn, the end token included.
+    `trimmed_overlap` is the text that trim_overlap took from the completion's end.
     """
 
     request: Request
@@ -172,6 +179,7 @@ class SampleOutput:
     stop_reason: str | int | None
     generated_tokens: int
     logprobs: tuple[TokenLogprob, ...] | None = None
+    trimmed_overlap: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class GenerateOptions:
     split: str | None = option("Prompts", TEXT, None, "--split", help="The data set's split.")
     prompt_column: str | None = option("Prompts", TEXT, None, "--prompt-column", help="The field that holds the prompt.", shown_default="prompt")
     fim_mode: str = option("Prompts", choice("psm", "spm"), "psm", "--fim-mode", help="Order of an infilling prompt: prefix-suffix-middle or suffix-prefix-middle.")
+    trim_overlap: bool = option("Prompts", SWITCH, False, "--trim-overlap", help="Cut from the end of an infilled text what repeats the start of the suffix; the record keeps it as trimmed_overlap.")
 
     model: str | None = option("Model", TEXT, None, "--model", "-m", help="Hub id or local directory.", shown_default="the small bundled model")
     revision: str | None = option("Model", TEXT, None, "--revision", help="Branch, tag or commit on the hub.")

@@ -14,6 +14,7 @@ import numpy as np
 from santagen.engine.batch import Step
 from santagen.engine.sequence import Sequence
 from santagen.errors import SantagenError
+from santagen.io.fim import overlap_length
 from santagen.io.stops import StopSet
 from santagen.io.tokenizer import Tokenizer
 from santagen.request import SampleOutput, TokenLogprob
@@ -102,13 +103,18 @@ class OutputProcessor:
         """Cut at the stop string; keep the ids whose bytes reach into what is left."""
         assert self.tokenizer is not None
         end = position + len(stop.encode()) * sequence.request.params.include_stop
+        kept = self._ids_up_to(sequence.output, end)
+        return self._output(sequence, kept, "stop", stop, bytes(sequence.text[:end]))
+
+    def _ids_up_to(self, tokens: list[int], end: int) -> list[int]:
+        """The first ids, as many as reach into the first `end` bytes."""
+        assert self.tokenizer is not None
         table = self.tokenizer.token_bytes
         kept, length = 0, 0
         while length < end:
-            length += len(table[sequence.output[kept]] or b"")
+            length += len(table[tokens[kept]] or b"")
             kept += 1
-        text = bytes(sequence.text[:end]).decode("utf-8", errors="replace")
-        return self._output(sequence, sequence.output[:kept], "stop", stop, text)
+        return tokens[:kept]
 
     def _output(
         self,
@@ -116,13 +122,22 @@ class OutputProcessor:
         tokens: list[int],
         finish_reason: str,
         stop_reason: str | int | None,
-        text: str | None = None,
+        raw: bytes | None = None,
     ) -> SampleOutput:
-        if text is None and self.tokenizer is not None:
-            text = self.tokenizer.decode(tokens)
-        params = sequence.request.params
+        """`raw`: the completion's bytes, where they are not all those of `tokens`."""
+        request, params = sequence.request, sequence.request.params
+        text, overlap = None, ""
+        if self.tokenizer is not None:
+            if raw is None:
+                raw = self.tokenizer.bytes_of(tokens)
+            if params.trim_overlap and request.suffix:
+                end = len(raw) - overlap_length(raw, request.suffix.encode())
+                if end < len(raw):
+                    overlap = raw[end:].decode("utf-8", errors="replace")
+                    raw, tokens = raw[:end], self._ids_up_to(tokens, end)
+            text = raw.decode("utf-8", errors="replace")
         return SampleOutput(
-            sequence.request,
+            request,
             sequence.index,
             text,
             tuple(tokens),
@@ -130,4 +145,5 @@ class OutputProcessor:
             stop_reason,
             len(sequence.output),
             None if params.logprobs is None else tuple(sequence.logprobs),
+            overlap,
         )

@@ -23,6 +23,7 @@ _SETTINGS = (
     "n",
     "seed",
     "stop",
+    "trim_overlap",
 )
 _UNSUPPORTED = {
     "frequency_penalty": "Leave it out; repetition_penalty is the penalty there is.",

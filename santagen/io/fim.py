@@ -3,7 +3,8 @@
     PSM:  <prefix> prefix <suffix> suffix <middle>
     SPM:  <prefix> <suffix> suffix <middle> prefix     (the order these models were trained with)
 
-Works on ids, so what follows a sentinel can never change how the sentinel is read.
+Works on ids, so what follows a sentinel can never change how the sentinel is read. What an answer
+repeats of the suffix is measured here; whether it is cut is the caller's choice.
 """
 
 from __future__ import annotations
@@ -73,3 +74,13 @@ def truncate_fim(
     keep_suffix = min(len(suffix), max(half, room - len(prefix)))
     keep_prefix = room - keep_suffix
     return list(prefix[len(prefix) - keep_prefix :]), list(suffix[:keep_suffix]), excess
+
+
+def overlap_length(answer: bytes, suffix: bytes) -> int:
+    """Bytes at the end of the answer that are the start of the suffix too, as many as there are."""
+    at = max(0, len(answer) - len(suffix))
+    while suffix and (at := answer.find(suffix[:1], at)) >= 0:
+        if suffix.startswith(answer[at:]):
+            return len(answer) - at
+        at += 1
+    return 0

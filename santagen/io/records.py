@@ -39,6 +39,8 @@ def sample_record(sample: SampleOutput, *, echo: bool, token_ids: bool) -> dict[
         record["logprobs"] = _logprobs(sample)
     if request.truncated_tokens:
         record["truncated_tokens"] = request.truncated_tokens
+    if sample.trimmed_overlap:
+        record["trimmed_overlap"] = sample.trimmed_overlap
     for name, value in request.keep.items():
         record.setdefault(name, value)
     return record
@@ -67,6 +69,8 @@ def batch_record(samples: Sequence[SampleOutput], model: str) -> dict[str, Any]:
         }
         if sample.completion is None:
             choice["token_ids"] = list(sample.token_ids)
+        if sample.trimmed_overlap:
+            choice["trimmed_overlap"] = sample.trimmed_overlap
         choices.append(choice)
     name = f"cmpl-{request.row_id}"
     body = {

@@ -117,6 +117,7 @@ class RequestBuilder:
             dropped,
             row.keep,
             row.batch_body,
+            row.suffix,
         )
 
     def _params(self, row: PromptRow, place: str) -> SamplingParams:

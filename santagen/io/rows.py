@@ -22,7 +22,7 @@ ID_FIELDS = ("task_id", "id", "custom_id")
 PROMPT_FIELDS = ("prompt", "prefix", "suffix", "prompt_token_ids")
 INTEGER_FIELDS = ("max_tokens", "top_k", "n", "seed")
 NUMBER_FIELDS = ("temperature", "top_p", "min_p", "repetition_penalty")
-SAMPLING_FIELDS = (*INTEGER_FIELDS, *NUMBER_FIELDS, "stop")
+SAMPLING_FIELDS = (*INTEGER_FIELDS, *NUMBER_FIELDS, "stop", "trim_overlap")
 
 PROMPT_HINT = (
     "Give the row a prompt, a prefix with a suffix, or prompt_token_ids; "

@@ -137,10 +137,12 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`: their bytes, with U+FFFD for what is no UTF-8. Never raises for a byte."""
+        return self.bytes_of(ids).decode("utf-8", errors="replace")
+
+    def bytes_of(self, ids: Sequence[int]) -> bytes:
+        """The bytes of all `ids`; an id without a token has none."""
         table = self.token_bytes
-        return b"".join(table[i] or b"" for i in ids if i < len(table)).decode(
-            "utf-8", errors="replace"
-        )
+        return b"".join(table[i] or b"" for i in ids if i < len(table))
 
     def known_ids_mask(self, vocab_size: int) -> np.ndarray:
         """[vocab_size] bool: which of the model's ids have a token."""

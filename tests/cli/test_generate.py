@@ -250,6 +250,21 @@ class TestOptions:
             ran = cli.generate(path, "--fim-mode", mode, *FEW, "--echo")
             assert ran.code == 0 and ran.samples[0]["completion"]
 
+    def test_trim_overlap(self, cli: Cli, tmp_path: Path) -> None:
+        row = {"prefix": "def area(w, h):\n    return ", "suffix": " * h\n"}
+        rows = [row, {**row, "trim_overlap": True}, {**row, "trim_overlap": False}]
+        path = write_jsonl(tmp_path / "p.jsonl", rows)
+
+        def told(*options: str) -> list[tuple[str, str | None]]:
+            samples = cli.generate(path, *FEW, *options).samples
+            return [(s["completion"], s.get("trimmed_overlap")) for s in samples]
+
+        raw, cut = ("w * h", None), ("w", " * h")
+        assert told() == [raw, cut, raw]
+        assert told("--trim-overlap") == [cut, cut, raw]
+        bad = write_jsonl(tmp_path / "bad.jsonl", [{**row, "trim_overlap": 1}])
+        assert "trim_overlap is 1" in cli.generate(bad).err
+
     def test_openai_batch(self, cli: Cli, tmp_path: Path) -> None:
         row = {
             "custom_id": "r1", "method": "POST", "url": "/v1/completions",

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from santagen.io.fim import FimTokens, build_fim_ids, find_fim_tokens, truncate_fim
+from santagen.io.fim import (
+    FimTokens,
+    build_fim_ids,
+    find_fim_tokens,
+    overlap_length,
+    truncate_fim,
+)
 
 TOKENS = FimTokens(prefix=91, middle=92, suffix=93, pad=94, spelling="hyphen")
 IDS = st.lists(st.integers(0, 80), max_size=30)
@@ -45,3 +51,18 @@ def test_truncation_keeps_what_is_next_to_the_gap(
         assert kept_suffix == suffix
     if len(prefix) <= room // 2:
         assert kept_prefix == prefix
+
+
+FEW_BYTES = st.lists(st.sampled_from(b"ab"), max_size=12).map(bytes)
+
+
+@given(FEW_BYTES, FEW_BYTES)
+def test_the_overlap_is_the_longest_there_is(answer: bytes, suffix: bytes) -> None:
+    lengths = range(min(len(answer), len(suffix)) + 1)
+    wanted = max(n for n in lengths if answer.endswith(suffix[:n]))
+    assert overlap_length(answer, suffix) == wanted
+
+
+def test_a_long_overlap_of_one_byte_is_quick_to_find() -> None:
+    assert overlap_length(b" " * 30_000 + b"x", b" " * 30_000) == 0
+    assert overlap_length(b"x" + b" " * 30_000, b" " * 30_000) == 30_000
