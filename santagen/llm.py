@@ -17,13 +17,13 @@ import torch
 
 from santagen.checkpoint.gptq_choice import Machine, choose
 from santagen.checkpoint.random_weights import RandomModel, RandomWeights
-from santagen.checkpoint.source import ModelSource, resolve_model
+from santagen.checkpoint.source import ModelSource, resolve_model, resolve_tokenizer
 from santagen.checkpoint.weights import Weights, open_weights
 from santagen.config import EngineConfig, ModelConfig
 from santagen.distributed import TensorParallel
 from santagen.engine.block_manager import BlockManager
 from santagen.engine.llm_engine import LLMEngine
-from santagen.engine.memory import DEFAULT_ROWS, CachePlan, _available_ram, plan_cache
+from santagen.engine.memory import DEFAULT_ROWS, CachePlan, available_ram, plan_cache
 from santagen.engine.model_runner import ModelRunner
 from santagen.engine.output_processor import OutputProcessor
 from santagen.engine.rows import RowTable
@@ -152,7 +152,8 @@ class LLM:
         if device.type == "cuda":
             memory = int(torch.cuda.mem_get_info(device)[0] * settings.gpu_memory_utilization)
         else:
-            memory = _available_ram()
+            memory = available_ram()
+        memory = self.parallel.smallest(memory)  # every rank must choose alike
         rows = settings.max_num_seqs or DEFAULT_ROWS[device.type]
         machine = Machine(device.type, memory, rows, self.dtype.itemsize, weights.world_size)
         asked = settings.quantization
@@ -250,7 +251,7 @@ def load_tokenizer(
     files."""
     path = source.path
     if settings.tokenizer is not None:
-        path = resolve_model(settings.tokenizer, revision=None, token=settings.hf_token).path
+        path = resolve_tokenizer(settings.tokenizer, token=settings.hf_token).path
     elif isinstance(source, RandomModel) or not has_tokenizer(path):
         return None
     return Tokenizer.from_directory(path, config)

@@ -54,36 +54,52 @@ def resolve_model(
     """
     path = Path(model).expanduser() if model else None
     if revision is not None and (path is None or path.exists()):
-        what = "the bundled model" if path is None else f"the local folder {model}"
+        given = "the bundled model" if path is None else f"the local folder {model}"
         raise SantagenError(
-            f"The revision {revision} was given with {what}, which has no revisions.",
+            f"The revision {revision} was given with {given}, which has no revisions.",
             "Leave the revision out, or name a hub model.",
         )
     if model is None:
         return ModelSource(bundled_model(), "santagen-tiny (bundled)", bundled=True)
+    return _find(model, "model", ("*.safetensors", "pytorch_model*.bin*"), revision, token)
+
+
+def resolve_tokenizer(name: str, *, token: str | None = None) -> ModelSource:
+    """As `resolve_model`, for a tokenizer's sake: no weights are downloaded."""
+    return _find(name, "tokenizer", ("tokenizer.json", ""), None, token)
+
+
+def _find(
+    model: str, what: str, files: tuple[str, str], revision: str | None, token: str | None
+) -> ModelSource:
+    """A folder, or a hub id's snapshot with `files`: what is wanted, and what will do instead."""
+    path = Path(model).expanduser() if model else None
     if path is not None and path.is_dir():
         return ModelSource(path, model)
     if path is not None and path.exists():
         raise SantagenError(
-            f"{model} is a file, not a model folder.",
-            "Give the folder that holds it, beside config.json.",
+            f"{model} is a file, not a {what} folder.",
+            "Give the folder that holds it.",
         )
     if ".." in model or not HUB_ID.fullmatch(model):  # so also anything that looks like a path
         raise SantagenError(
-            f"There is no model folder {model!r}.",
+            f"There is no {what} folder {model!r}.",
             "Give an existing folder, or a hub id such as bigcode/santacoder.",
         )
-    return _download(model, revision, token)
+    return _download(model, what, files, revision, token)
 
 
-def _download(model: str, revision: str | None, token: str | None) -> ModelSource:
+def _download(
+    model: str, what: str, files: tuple[str, str], revision: str | None, token: str | None
+) -> ModelSource:
     from huggingface_hub import constants
     from huggingface_hub import errors as hub
 
+    wanted, instead = files
     try:
-        folder = _fetch(model, "*.safetensors", revision, token)
-        if not any(folder.glob("*.safetensors")):
-            folder = _fetch(model, "pytorch_model*.bin*", revision, token)
+        folder = _fetch(model, wanted, revision, token)
+        if instead and not any(folder.glob(wanted)):
+            folder = _fetch(model, instead, revision, token)
     except hub.GatedRepoError:
         raise SantagenError(
             f"{model} is gated: its owner asks you to accept terms first.",
@@ -96,8 +112,8 @@ def _download(model: str, revision: str | None, token: str | None) -> ModelSourc
         ) from None
     except hub.RepositoryNotFoundError:
         raise SantagenError(
-            f"There is no folder {model} here and no such model on the hub, or it is private.",
-            "Check the name; for a private model give --hf-token or set HF_TOKEN.",
+            f"There is no folder {model} here and no such {what} on the hub, or it is private.",
+            "Check the name; for a private one give --hf-token or set HF_TOKEN.",
         ) from None
     except (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled):
         why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub can't be reached"
@@ -113,7 +129,7 @@ def _download(model: str, revision: str | None, token: str | None) -> ModelSourc
         raise SantagenError(
             f"{model} could not be fetched from the hub ({type(error).__name__}: {reason}).",
             "Check the name, the network and the disk space, or give a local folder.",
-        ) from error
+        ) from (None if token else error)  # what lies behind may repeat the token
     return ModelSource(folder, model, revision=folder.name)
 
 

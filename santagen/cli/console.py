@@ -1,12 +1,14 @@
 """Messages for people: always on stderr, plain text, from rank 0 only. Data never passes here.
 
 A message is one line; a warning or an error may add a hint line. Nothing is buffered, and nothing
-is coloured unless stderr is a terminal that wants it.
+is coloured unless stderr is a terminal that wants it. Names and texts of others can't steer that
+terminal: control characters are shown as escapes, and what looks like a hub token is left out.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +16,9 @@ from dataclasses import dataclass
 from santagen.errors import SantagenError
 
 DEBUG_VARIABLE = "SANTAGEN_DEBUG"
+# Line ends and tabs are our own; the last two ranges turn the direction of what follows.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}")
 
 
 def rank() -> int:
@@ -42,11 +47,11 @@ class Console:
 
     def say(self, message: str) -> None:
         if not self.quiet:
-            _line(message, self.any_rank)
+            _line(harmless(message), self.any_rank)
 
     def detail(self, message: str) -> None:
         if self.verbose:
-            _line(message, self.any_rank)
+            _line(harmless(message), self.any_rank)
 
     def remarks(self, rows_of: Mapping[str, int]) -> None:
         """What was odd about some rows, each remark once."""
@@ -66,7 +71,8 @@ def report_error(error: BaseException, any_rank: bool = False) -> None:
     if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
         import traceback
 
-        traceback.print_exception(error)
+        for line in traceback.format_exception(error):
+            _line(harmless(line).rstrip("\n"), any_rank=True)
     if isinstance(error, SantagenError):
         _labelled("error", "31", error.message, error.hint, any_rank)
         return
@@ -87,12 +93,17 @@ def report_error(error: BaseException, any_rank: bool = False) -> None:
     )
 
 
+def harmless(text: str) -> str:
+    """The text with nothing in it that a terminal obeys, and no hub token."""
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], _TOKEN.sub("hf_***", text))
+
+
 def _labelled(label: str, colour: str, message: str, hint: str, any_rank: bool) -> None:
     if is_terminal() and not os.environ.get("NO_COLOR"):
         label = f"\x1b[{colour};1m{label}\x1b[0m"
-    _line(f"{label}: {message}", any_rank)
+    _line(f"{label}: {harmless(message)}", any_rank)
     if hint:
-        _line(f"hint: {hint}", any_rank)
+        _line(f"hint: {harmless(hint)}", any_rank)
 
 
 def _line(text: str, any_rank: bool) -> None:

@@ -129,6 +129,12 @@ def read_inputs(options: GenerateOptions, console: Console) -> Inputs:
         )
     if not prompts.total_rows:
         console.warn("The input holds no rows.", "Check what writes it, and its path.")
+    for path in options.prompts:
+        if path.lower().endswith(".csv"):
+            console.warn(
+                f"{path} is taken as one prompt, the whole file.",
+                f"For a prompt of each row: --dataset {shlex.quote(path)} --prompt-column NAME",
+            )
     return Inputs(params, prompts, find_model(options, console))
 
 
@@ -176,6 +182,7 @@ class Job:
         self.inputs, self.console, self.interrupts = inputs, console, interrupts
         self.output = output_path(settings.options.output)
         self.failed: set[int] = set()  # row numbers
+        self._begun = False  # whether the output holds samples of this run
         self.tally = Tally(0, inputs.params.max_tokens)
         self.degenerate = Degenerate()
         self.tokenised_together = 256  # rows
@@ -195,6 +202,7 @@ class Job:
                 self._finish(writer, {"seconds": seconds, **stats})
         except KeyboardInterrupt:
             writer.close()
+            self._begun = writer.begun
             self._say_interrupted()
             return INTERRUPTED
         finally:
@@ -323,6 +331,13 @@ class Job:
         done = f"{self.tally.samples_done} of {wanted} samples"
         if output is None:
             self.console.warn(f"interrupted after {done}.")
+            return
+        if not self._begun and not (self.options.resume and output.exists()):
+            left = "is as it was" if output.exists() else "was not made"
+            self.console.warn(
+                f"interrupted before the first sample: {output} {left}.",
+                "Run the same command again.",
+            )
             return
         self.console.warn(
             f"interrupted: {done} of this run are safe in {output}.",

@@ -43,7 +43,7 @@ def engine_settings(options: object) -> dict[str, Any]:
 
 def numerics(options: Any, source: ModelSource) -> dict[str, str | None]:
     """What else decides the bytes, as it will be in force: "device", "dtype", "tokenizer"."""
-    from santagen.checkpoint.source import resolve_model, tokenizer_fingerprint
+    from santagen.checkpoint.source import resolve_tokenizer, tokenizer_fingerprint
     from santagen.config import ModelConfig
     from santagen.llm import choose_device, choose_dtype
 
@@ -51,7 +51,7 @@ def numerics(options: Any, source: ModelSource) -> dict[str, str | None]:
     dtype, _ = choose_dtype(options.dtype, ModelConfig.from_directory(source.path), device)
     tokenizer = source
     if options.tokenizer is not None:
-        tokenizer = resolve_model(options.tokenizer, token=options.hf_token)
+        tokenizer = resolve_tokenizer(options.tokenizer, token=options.hf_token)
     return {
         "device": device.type,
         "dtype": str(dtype).removeprefix("torch."),

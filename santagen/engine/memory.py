@@ -54,6 +54,7 @@ def plan_cache(
             f"--max-model-len {longest} leaves no room for a prompt and a new token.",
             "Give at least 2.",
         )
+    _check_block_size(settings, config, attention)
     rows = _positive("--max-num-seqs", settings.max_num_seqs, DEFAULT_ROWS[device.type])
     batched = _positive(
         "--max-num-batched-tokens",
@@ -84,6 +85,20 @@ def plan_cache(
     return CachePlan(shape, longest, rows, batched, blocks * block_bytes)
 
 
+def _check_block_size(
+    settings: EngineConfig, config: ModelConfig, attention: AttentionBackend
+) -> None:
+    """Refuse blocks longer than any sequence: all of a block is read, also what nobody wrote."""
+    multiple = attention.block_multiple
+    most = -(-config.n_positions // multiple) * multiple
+    if settings.block_size is not None and settings.block_size > most:
+        raise SantagenError(
+            f"--block-size {settings.block_size} is more than the {config.n_positions} tokens that "
+            "a sequence of this model can have.",
+            f"Leave it out, or give at most {most}.",
+        )
+
+
 def _positive(name: str, value: int | None, default: int) -> int:
     if value is None:
         return default
@@ -110,7 +125,7 @@ def _room(
             "0.9 is the default.",
         )
     if device.type == "cpu":
-        return int(_available_ram() * CPU_SHARE / sharing)
+        return int(available_ram() * CPU_SHARE / sharing)
     free, total = torch.cuda.mem_get_info(device)
     in_use = total - free
     tokens = max(batched, config.n_positions)
@@ -119,7 +134,7 @@ def _room(
     return int(total * settings.gpu_memory_utilization) - in_use - activations - logits
 
 
-def _available_ram() -> int:
+def available_ram() -> int:
     """Bytes the machine can give without swapping."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:

@@ -26,6 +26,7 @@ class DatasetSource:
     """Rows of `name`'s split. `wanted` names columns to read besides (--prompt-column, --keep)."""
 
     whole_file = False
+    is_list = False
 
     def __init__(self, name: str, split: str | None = None, wanted: Sequence[str] = ()) -> None:
         self.name = name

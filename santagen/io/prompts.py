@@ -162,12 +162,10 @@ class PromptSet:
         return {**self.__dict__, "_lines": array("Q"), "_bad": set(), "_own_n": {}, "failures": []}
 
     def _read(self, source: Source, number: int, line: int, payload: object) -> PromptRow:
-        where = _place(source, line)
+        name, where = self._names(source, number, line)
         fields = parse_row(payload, where)
         row_id = self._reader.row_id(fields, number, where)
-        return self._reader.read(
-            fields, row_id, number, line, source.name, where, source.whole_file
-        )
+        return self._reader.read(fields, row_id, number, line, name, where, source.whole_file)
 
     def _is_selected(self, number: int) -> bool:
         return self._shard is None or number % self._shard[1] == self._shard[0]
@@ -201,7 +199,7 @@ class PromptSet:
 
     def _check(self, source: Source, number: int, line: int, payload: object) -> bytes | None:
         """Validate one row; returns the digest of its id, or None where it has no readable one."""
-        where = _place(source, line)
+        name, where = self._names(source, number, line)
         row_id = getattr(payload, "row_id", None)
         if row_id is None:
             row_id = number
@@ -210,9 +208,7 @@ class PromptSet:
             fields = parse_row(payload, where)
             row_id = self._reader.row_id(fields, number, where)
             known = True
-            row = self._reader.read(
-                fields, row_id, number, line, source.name, where, source.whole_file
-            )
+            row = self._reader.read(fields, row_id, number, line, name, where, source.whole_file)
             if "n" in row.overrides:
                 self._own_n[number] = row.overrides["n"]
         except RowError as error:
@@ -245,15 +241,14 @@ class PromptSet:
         failed = {failure.number for failure in self.failures}
         wanted = {n for n in first_of if self._is_selected(n) and n not in failed}
         for number, row_id in self._ids_of(wanted):
-            source, line = self._place_of(number)
-            first_source, first_line = self._place_of(first_of[number])
+            _, where = self._names(*self._place_of(number))
+            _, first = self._names(*self._place_of(first_of[number]))
             self.failures.append(
                 RowFailure(
                     row_id,
                     number,
-                    line,
-                    f"{_place(source, line)}: the id {row_id!r} is already that of "
-                    f"{_place(first_source, first_line)}.",
+                    self._lines[number],
+                    f"{where}: the id {row_id!r} is already that of {first}.",
                     DUPLICATE_HINT,
                 )
             )
@@ -265,17 +260,22 @@ class PromptSet:
                 continue
             for number, (line, payload) in enumerate(source.rows(), start=first):
                 if number in numbers:
-                    where = _place(source, line)
+                    _, where = self._names(source, number, line)
                     fields = parse_row(payload, where)
                     yield number, self._reader.row_id(fields, number, where)
 
-    def _place_of(self, number: int) -> tuple[Source, int]:
+    def _place_of(self, number: int) -> tuple[Source, int, int]:
+        """(source, number, line) of a row within the limit."""
         index = bisect_right(self._first_row, number) - 1
-        return self._sources[index], self._lines[number]
+        return self._sources[index], number, self._lines[number]
 
-
-def _place(source: Source, line: int) -> str:
-    return source.name if source.whole_file else f"{source.name}, line {line}"
+    def _names(self, source: Source, number: int, line: int) -> tuple[str, str]:
+        """What messages call a row's input and its place there."""
+        name = source.name
+        if source.is_list:
+            first = self._first_row[bisect_right(self._first_row, number) - 1]
+            name += f", item {number - first + 1}"
+        return name, name if source.whole_file else f"{name}, line {line}"
 
 
 def _changed(source: Source) -> SantagenError:

@@ -10,8 +10,9 @@ from typing import Any
 
 from santagen.request import Request, RowFailure, SampleOutput
 
-# Line ends of other readers, and what has no UTF-8 form: legal in JSON, safe only when escaped.
-_FRAGILE = re.compile("[\u0085\u2028\u2029\ud800-\udfff]")
+# Controls that a terminal would obey, line ends of other readers, and what has no UTF-8 form: legal
+# in JSON, safe only when escaped. (json escapes those below U+0020 itself.)
+_FRAGILE = re.compile("[\u007f-\u009f\u2028\u2029\ud800-\udfff]")
 
 
 def json_line(record: dict[str, Any]) -> bytes:
@@ -65,6 +66,7 @@ def batch_record(samples: Sequence[SampleOutput], model: str) -> dict[str, Any]:
             "index": sample.index,
             "text": sample.completion,
             "finish_reason": sample.finish_reason,
+            "stop_reason": sample.stop_reason,
             "logprobs": _logprobs(sample) if sample.logprobs is not None else None,
         }
         if sample.completion is None:

@@ -52,10 +52,12 @@ class BadRow:
 
 
 class Source(Protocol):
-    """One input. `name` is for messages; `whole_file` says that its row is the file's text."""
+    """One input. `name` is for messages; `whole_file` says that its row is the file's text, and
+    `is_list` that rows may share a line, so that a message counts them too."""
 
     name: str
     whole_file: bool
+    is_list: bool
 
     def rows(self, digest: Digest | None = None) -> Iterator[tuple[int, Any]]: ...
 
@@ -69,9 +71,11 @@ class FileSource:
     kind: str
     spool: Any = None  # keeps the temporary file of a pipe alive
     whole_file: bool = False
+    is_list: bool = False
 
     def __post_init__(self) -> None:
         self.whole_file = self.kind == ""
+        self.is_list = self.kind in (".json", ".json.gz")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "spool": None}  # the process that made it keeps it

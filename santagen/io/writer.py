@@ -96,6 +96,11 @@ class OutputWriter:
         """The samples that an earlier run wrote: `(row_id, index) in writer.done`."""
         return self._index.done
 
+    @property
+    def begun(self) -> bool:
+        """Whether the output is this run's: until then an earlier run's files are as they were."""
+        return self._begun
+
     @classmethod
     def open(
         cls,

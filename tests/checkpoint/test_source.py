@@ -7,11 +7,17 @@ import os
 import shutil
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
 
-from santagen.checkpoint.source import bundled_model, model_fingerprint, resolve_model
+from santagen.checkpoint.source import (
+    bundled_model,
+    model_fingerprint,
+    resolve_model,
+    resolve_tokenizer,
+)
 from santagen.errors import SantagenError
 from tests.fixture_writer import Spec, write_checkpoint
 
@@ -148,6 +154,8 @@ def test_each_answer_of_the_hub_has_its_sentence(
     assert all(word in caught.value.message for word in ["some/model", *words])
     assert caught.value.hint
     assert "hf_secret" not in caught.value.message
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "hf_secret" not in shown.replace('token="hf_secret"', "")
 
 
 def test_bin_files_are_fetched_only_where_there_are_no_safetensors(
@@ -170,6 +178,10 @@ def test_bin_files_are_fetched_only_where_there_are_no_safetensors(
     asked.clear()
     resolve_model("some/model", token="hf_secret")
     assert len(asked) == 1
+    (tmp_path / "model.safetensors").unlink()
+    asked.clear()
+    resolve_tokenizer("some/model", token="hf_secret")  # no weights for its sake
+    assert len(asked) == 1 and not any("model" in pattern for pattern in asked[0])
 
 
 def test_the_fingerprint_follows_contents_not_the_folder(tmp_path: Path) -> None:

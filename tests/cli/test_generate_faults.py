@@ -89,6 +89,55 @@ def test_a_resume_with_another_tokenizer_is_refused(
         assert ran.code == 2 and "tokenizer was" in ran.err and "hint: " in ran.err
 
 
+def test_a_block_longer_than_any_sequence_is_refused(cli: Cli, prompts: Path) -> None:
+    for size in ("1M", "1032"):
+        ran = cli.generate(prompts, "--block-size", size, *FEW)
+        assert ran.code == 2 and "the 1024 tokens that a sequence" in ran.err
+        assert "at most 1024" in ran.err
+    assert cli.generate(prompts, "--block-size", "1024", *FEW).code == 0
+
+
+@pytest.mark.parametrize("flags", [(), ("--dry-run",)])
+def test_a_tokenizer_that_is_not_there_is_called_one(
+    cli: Cli, prompts: Path, flags: tuple[str, ...]
+) -> None:
+    ran = cli.generate(prompts, "--tokenizer", "./nope", *flags)
+    assert ran.code == 2 and "There is no tokenizer folder './nope'" in ran.err
+    ran = cli.generate(prompts, "--tokenizer", prompts, *flags)
+    assert ran.code == 2 and f"{prompts} is a file, not a tokenizer folder" in ran.err
+
+
+def test_a_table_given_as_a_text_is_remarked_upon(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "my prompts.csv"
+    path.write_text("prompt\ndef f(x):\n")
+    ran = cli.generate(path, *FEW)
+    assert ran.code == 0 and [s["task_id"] for s in ran.samples] == [str(path)]
+    assert f"{path} is taken as one prompt" in ran.err and f"--dataset '{path}'" in ran.err
+
+
+def test_an_interruption_before_the_first_sample_promises_nothing(
+    cli: Cli, prompts: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: Any, **settings: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("santagen.llm.LLM", stop)
+        ran = cli.generate(prompts, "-o", output, *FEW)
+    assert ran.code == 130 and not output.exists()
+    assert f"before the first sample: {output} was not made" in ran.err
+    assert "safe" not in ran.err and "Run the same command again" in ran.err
+    assert cli.generate(prompts, "-o", output, *FEW).code == 0
+    whole = output.read_bytes()
+    monkeypatch.setattr("santagen.llm.LLM", stop)
+    ran = cli.generate(prompts, "-o", output, *FEW, "--overwrite")
+    assert ran.code == 130 and f"{output} is as it was" in ran.err and "--resume" not in ran.err
+    assert output.read_bytes() == whole
+    output.write_bytes(whole.splitlines(keepends=True)[0])
+    ran = cli.generate(prompts, "-o", output, *FEW, "--resume")
+    assert ran.code == 130 and "0 of 2 samples" in ran.err and "--resume" in ran.err
+
+
 def test_the_manifest_holds_the_command(cli: Cli, prompts: Path, output: Path) -> None:
     stop = ("--stop", r"\n\n", "--hf-token", "secret-of-mine", "--echo")
     assert cli.generate(prompts, "-o", output, *FEW, *stop).code == 0

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from santagen.cli.degenerate import Degenerate
+from santagen.distributed import TensorParallel
+from santagen.llm import LLM
 from santagen.request import Request, SampleOutput, SamplingParams
 from tests.cli.helpers import Cli, read_jsonl, write_jsonl
 from tests.fixture_writer import GPTQSpec, Spec, write_checkpoint
@@ -55,6 +57,20 @@ def test_a_resumed_run_keeps_to_its_way(cli: Cli, model: Path, ids: Path, tmp_pa
     assert cli.generate(*start, "--quantization", "gptq").code == 0
     ran = cli.generate(*start, "--quantization", "none", "--resume")
     assert ran.code != 0 and "quantization was 'gptq' and is 'none'" in ran.err
+
+
+class BesideASmallOne(TensorParallel):
+    """Another rank has a kilobyte left."""
+
+    def smallest(self, value: int) -> int:
+        return 1000 if value > 10**6 else value  # bytes, not blocks
+
+
+def test_what_auto_means_follows_from_the_poorest_rank(model: Path) -> None:
+    alone = LLM(str(model), device="cpu")
+    beside = LLM(str(model), device="cpu", parallel=BesideASmallOne())
+    assert any("dequantised at load" in note for note in alone.notes)
+    assert any("kept packed" in note and "would not fit" in note for note in beside.notes)
 
 
 def test_packed_weights_need_a_gptq_checkpoint(cli: Cli, prompts: Path) -> None:

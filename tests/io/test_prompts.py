@@ -289,6 +289,17 @@ def test_json_lists(write: Write) -> None:
     assert len(read_prompts([write("[]", "q.json")])) == 0
 
 
+def test_rows_that_share_a_line_are_told_apart(write: Write) -> None:
+    lines = write([{"prompt": "x"}, {"prompt": ""}])
+    path = write('["a", {}, {"id": "a", "prompt": "b"}, {"id": "a", "prompt": "c"}]', "p.json")
+    found = read_prompts([lines, path])
+    assert [row.source for row in found] == [lines, f"{path}, item 1", f"{path}, item 3"]
+    first, second, third = (failure.error for failure in found.failures)
+    assert f"{lines}, line 2: " in first
+    assert f"{path}, item 2, line 1: " in second
+    assert f"{path}, item 4, line 1: " in third and f"that of {path}, item 3, line 1." in third
+
+
 @pytest.mark.parametrize(
     "content",
     ["", "{}", '{"prompt": "a"}\n{"prompt": "b"}', "[1", "[1,]", "[1] 2", "[1 2]", "[NaN]"],

@@ -180,13 +180,15 @@ def test_any_id_and_any_text_survive(ids: list[str | int], text: str) -> None:
 
 def test_fragile_text_is_escaped_and_optional_fields_follow(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    text = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\ud800h\r\n\ti \x00 é"
+    text = "a\u2028b\u2029c\x85d\x1b]0;x\x07\x9b2J\x7f\x0be\x0cf\x1cg\ud800h\r\n\ti \x00 é"
     token = TokenLogprob(4, -0.5, ((4, -0.5), (9, float("-inf"))))
     output = sample(1, 0, text, prompt_text="p", truncated_tokens=3, keep={"k": [1], "index": "no"})
     with open_writer(path, echo=True, token_ids=True) as writer:
         writer.write(dataclasses.replace(output, logprobs=(token,)))
         writer.finish([], {})
-    assert b"\xc2\x85" not in path.read_bytes() and "é".encode() in path.read_bytes()
+    shown = path.read_text("utf-8").removesuffix("\n")
+    assert shown.isprintable(), "a terminal would obey it"
+    assert "é".encode() in path.read_bytes()
     (record,) = records(path)
     assert record["completion"] == text
     assert (record["prompt"], record["token_ids"], record["truncated_tokens"]) == ("p", [4, 5], 3)
@@ -206,7 +208,7 @@ def test_without_a_tokenizer_the_ids_are_always_there(tmp_path: Path) -> None:
 def test_the_batch_form_answers_in_kind(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     with open_writer(path, format="openai-batch") as writer:
-        writer.write(sample(5, 1))
+        writer.write(dataclasses.replace(sample(5, 1), stop_reason="\n"))
         assert not path.exists()  # the row waits for its other sample
         writer.write(sample(5, 0))
         writer.fail(failure(3))
@@ -218,6 +220,7 @@ def test_the_batch_form_answers_in_kind(tmp_path: Path) -> None:
     body = record["response"]["body"]
     assert (body["object"], body["model"]) == ("text_completion", "tiny")
     assert [c["text"] for c in body["choices"]] == ["text 5 0\n", "text 5 1\n"]
+    assert [c["stop_reason"] for c in body["choices"]] == [None, "\n"]
     assert body["usage"]["completion_tokens"] == 6
     (error,) = records(errors_path(path))
     assert error["custom_id"] == "t/3" and error["response"] is None
