@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from santagen.environment import prepare_environment
 from santagen.errors import SantagenError
-from santagen.reproducible import make_strict
 from santagen.request import SampleOutput, SamplingParams
 
 if TYPE_CHECKING:
     from santagen.llm import LLM
 
 __version__ = "0.1.0"
-make_strict()
+prepare_environment()
 __all__ = ["LLM", "SampleOutput", "SamplingParams", "SantagenError", "__version__"]
 
 

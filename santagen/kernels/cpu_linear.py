@@ -1,9 +1,9 @@
 """Products and activations on the CPU with the same bits for a row, whatever rows stand beside it.
 
 MKL takes other code paths for few rows and shares a sum among threads, unless its strict mode of
-conditional numerical reproducibility is on: then every number of rows and of threads gives the same
-bits, at the same speed. The package asks for it before torch's first product (`make_strict`). Where
-that is not in force, rows are padded to a multiple of 16, which covers most shapes.
+conditional numerical reproducibility is on (santagen.environment asks for it): then every number of
+rows and of threads gives the same bits, at the same speed. Where it is not in force, rows are
+padded to a multiple of 16, which covers most shapes.
 
 Element-wise functions are vectorised but for the last elements of a thread's share, which take a
 scalar form that rounds otherwise. So shares are cut where a vector ends.
@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from santagen.reproducible import MKL_MODE, STRICT
+from santagen.environment import MKL_MODE, STRICT
 
 PADDED_ROWS = 16
 VECTORS = 64  # elements; a multiple of any vector loop's step

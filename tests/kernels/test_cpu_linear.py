@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from santagen.environment import MKL_MODE, SPIN, prepare_environment
 from santagen.kernels.activations import activation
 from santagen.kernels.cpu_linear import PADDED_ROWS, cpu_linear, row_multiple
-from santagen.reproducible import MKL_MODE, make_strict
 
 SHAPES = [(96, 288), (256, 384), (256, 1024), (1024, 256), (1536, 384), (2048, 40)]
 
@@ -53,9 +54,13 @@ def test_an_activation_has_the_same_bits_at_any_place(name: str, width: int) -> 
             assert torch.equal(found, wanted.expand(rows, width)), (threads, rows)
 
 
-def test_strict_mode_is_the_users_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MKL_MODE, "AVX2")
-    make_strict()
-    assert row_multiple() == PADDED_ROWS
+    monkeypatch.setenv(SPIN, "7")
+    prepare_environment()
+    assert os.environ[SPIN] == "7" and row_multiple() == PADDED_ROWS
     monkeypatch.setenv(MKL_MODE, "AVX2,STRICT")
     assert row_multiple() == 1
+    monkeypatch.delenv(SPIN)
+    prepare_environment()
+    assert int(os.environ[SPIN]) < 300_000

@@ -51,17 +51,17 @@ class Scratch:
 class TileGroup:
     """Tiles computed together. P pairs, N tiles, M tokens a tile, J blocks of the longest tile."""
 
-    tokens: Tensor  # [N, M] index into the packed query tokens; padding repeats a token of the tile
+    tokens: Tensor | None  # [N, M] index into the packed query tokens, padding repeats one of the
+    # tile's; None in decode, where tile n is token n
     keep: Tensor | None  # [N, M] bool: which of them are real; None when all are
     pair_tile: Tensor  # [P]
     pair_block: Tensor | slice  # [P] cache block, or a range of blocks in place
     extra_block: Tensor | None  # blocks read again for other owners, after the range
     masked: Tensor  # indices of pairs with a masked entry
-    mask: Tensor  # [masked pairs, M, block_size] bool, True = not visible
+    mask: Tensor  # [masked pairs, M, block_size] bool, True = not visible; in decode what to add to
+    # the scores of every pair, [P, 1, 1, block_size], 0 or -inf
     joined: Tensor  # [N, J] pair of each tile and block step, P where there is none
-    steps: list[
-        tuple[Tensor, Tensor]
-    ]  # per block step after the first: (tiles that reach it, pairs)
+    steps: list[tuple[Tensor, Tensor]]  # prefill: per block step after the first, (tiles, pairs)
     scratch: Scratch  # one for all groups and layers of a forward
 
 
@@ -89,9 +89,8 @@ class CpuAttention:
         kv_lengths = seqlen.kv_lengths.long()
         if decode:
             last = kv_lengths - 1
-            tokens = torch.arange(len(last)).unsqueeze(1)
             position, tables = last.unsqueeze(1), block_tables.long()
-            return [_group(tokens, position, None, tables, block_size, True, Scratch())]
+            return [_group(None, position, None, tables, block_size, Scratch())]
         assert seqlen.cu_seqlen_q is not None and seqlen.max_q is not None
         width = 1 if seqlen.max_q == 1 else TILE
         sequence, start = _tiles(seqlen.input_lengths.long(), width)
@@ -108,7 +107,7 @@ class CpuAttention:
             if (pairs + count > MAX_PAIRS and tile > begin) or tile == len(blocks):
                 part = slice(begin, tile)
                 cut = (tokens[part], position[part], keep[part], tables[part])
-                groups.append(_group(*cut, block_size, False, scratch))
+                groups.append(_group(*cut, block_size, scratch))
                 begin, pairs = tile, 0
             pairs += count
         return groups
@@ -132,7 +131,7 @@ class CpuAttention:
         out = torch.empty_like(query)
         for group in plan:
             result = _attend(query, cache, group, scale)
-            assert group.keep is not None
+            assert group.keep is not None and group.tokens is not None
             out[group.tokens[group.keep]] = result[group.keep]
         return out
 
@@ -166,22 +165,22 @@ def _tiles(lengths: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 def _group(
-    tokens: Tensor,
+    tokens: Tensor | None,
     position: Tensor,
     keep: Tensor | None,
     tables: Tensor,
     block_size: int,
-    in_place: bool,
     scratch: Scratch,
 ) -> TileGroup:
-    """position: [tiles, M] absolute; tables: [tiles, max_blocks]."""
+    """position: [tiles, M] absolute; tables: [tiles, max_blocks]. tokens None: decode."""
+    decode = tokens is None
     blocks = position[:, -1] // block_size + 1  # [tiles]
     tiles, longest = len(blocks), int(blocks.max())
     real = torch.arange(longest) < blocks.unsqueeze(1)  # [tiles, J]
     tile, number = real.nonzero(as_tuple=True)  # of every wanted pair
     wanted = tables[tile, number]
     order, pair_block, extra = (
-        _in_place(wanted) if in_place else (torch.arange(len(tile)), wanted, None)
+        _in_place(wanted) if decode else (torch.arange(len(tile)), wanted, None)
     )
     computed = order >= 0
     where = torch.empty(len(tile), dtype=torch.long)  # of every wanted pair among the computed ones
@@ -192,8 +191,14 @@ def _group(
     needs = (number + 1) * block_size - 1 > position[tile, 0]
     keys = number[needs].unsqueeze(1) * block_size + torch.arange(block_size)  # [masked, bs]
     mask = keys.unsqueeze(1) > position[tile[needs]].unsqueeze(2)
+    if decode:
+        bias = torch.zeros(len(order), block_size)
+        bias[where[needs]] = torch.zeros(mask.shape[0], block_size).masked_fill_(
+            mask.squeeze(1), -torch.inf
+        )
+        mask = bias.view(-1, 1, 1, block_size)
     steps = []
-    for step in range(1, longest):
+    for step in range(1, 1 if decode else longest):
         reach = real[:, step].nonzero().squeeze(1)
         steps.append((reach, joined[reach, step]))
     pair_tile = tile[order.clamp(min=0)]
@@ -237,10 +242,12 @@ def _attend(query: Tensor, cache: KVCache, group: TileGroup, scale: float) -> Te
     key_cache, value_cache = cache
     kv_heads, (heads, dim) = key_cache.shape[1], query.shape[1:]
     per_kv = heads // kv_heads
-    tiles, width = group.tokens.shape
+    query = query * scale
+    tiled = query.unsqueeze(1) if group.tokens is None else query[group.tokens]
+    tiles, width = tiled.shape[:2]
     pairs, rows = len(group.pair_tile), width * per_kv
     # [tiles, kv heads, M x heads of that kv head, D], rows padded for the product
-    tiled = (query * scale)[group.tokens].view(tiles, width, kv_heads, per_kv, dim)
+    tiled = tiled.view(tiles, width, kv_heads, per_kv, dim)
     tiled = tiled.transpose(1, 2).reshape(tiles, kv_heads, rows, dim)
     padded = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
     if padded != rows:
@@ -251,37 +258,42 @@ def _attend(query: Tensor, cache: KVCache, group: TileGroup, scale: float) -> Te
     partial = group.scratch.take("partial", query, pairs * kv_heads, padded, dim)
     torch.bmm(paired, _blocks(key_cache, group), out=scores)
     scores = scores.view(pairs, kv_heads, padded, size)
-    if len(group.masked):
+    if group.tokens is None:
+        scores.add_(group.mask)
+    elif len(group.masked):
         mask = group.mask.repeat_interleave(per_kv, dim=1).unsqueeze(1)  # [masked, 1, rows, bs]
         scores[group.masked, :, :rows] = scores[group.masked, :, :rows].masked_fill_(
             mask, -torch.inf
         )
-    # A block wholly masked for some row of a tile has top -inf: shift by 0 there, so exp gives 0,
-    # not NaN.
+    # Every row's own maximum, over all its blocks: its first block always has a visible key.
     top = scores.amax(-1, keepdim=True)
-    scores.sub_(top.clamp(min=torch.finfo(scores.dtype).min)).exp_()
-    total = scores.sum(-1, keepdim=True)
-    torch.bmm(scores.flatten(0, 1), _blocks(value_cache, group), out=partial)
-    return _join(top, total, partial.view(pairs, kv_heads, padded, dim), group, (rows, per_kv))
-
-
-def _join(
-    top: Tensor, total: Tensor, partial: Tensor, group: TileGroup, shape: tuple[int, int]
-) -> Tensor:
-    """Add up each tile's pairs in block order, each scaled to the tile's own maximum."""
-    rows, per_kv = shape
     none = top.new_full((1, *top.shape[1:]), -torch.inf)
     highest = torch.cat([top, none])[group.joined].amax(1)  # [tiles, kv heads, rows, 1]
-    weight = (top - highest.index_select(0, group.pair_tile)).exp_()
-    # A block that was computed for nobody may weigh anything: it is never added.
-    partial.mul_(weight)
-    total.mul_(weight)
-    first = group.joined[:, 0]
-    out, norm = partial.index_select(0, first), total.index_select(0, first)
+    scores.sub_(highest.index_select(0, group.pair_tile)).exp_()
+    total = scores.sum(-1, keepdim=True)
+    torch.bmm(scores.flatten(0, 1), _blocks(value_cache, group), out=partial)
+    # A block that was computed for nobody may hold anything: it is never added.
+    add_up = _add_up_few if group.tokens is None else _add_up_many
+    out = add_up(partial.view(pairs, kv_heads, padded, dim), group)
+    out = out.div_(add_up(total, group))[:, :, :rows]
+    out = out.reshape(tiles, kv_heads, width, per_kv, dim).transpose(1, 2)
+    return out.reshape(tiles, width, heads, dim)
+
+
+def _add_up_few(parts: Tensor, group: TileGroup) -> Tensor:
+    """Each tile's pairs added in block order, [tiles, ...]: all gathered, absent ones as zeros."""
+    parts = torch.cat([parts, parts.new_zeros(1, *parts.shape[1:])])
+    by_step = group.joined.t()  # [J, tiles]
+    steps = parts.index_select(0, by_step.reshape(-1)).unflatten(0, by_step.shape)
+    out = steps[0]
+    for step in steps[1:]:
+        out.add_(step)
+    return out
+
+
+def _add_up_many(parts: Tensor, group: TileGroup) -> Tensor:
+    """As `_add_up_few`, one block step after the other, for tiles of many rows."""
+    out = parts.index_select(0, group.joined[:, 0])
     for tile, pair in group.steps:
-        out.index_add_(0, tile, partial.index_select(0, pair))
-        norm.index_add_(0, tile, total.index_select(0, pair))
-    out = (out.div_(norm))[:, :, :rows]
-    tiles, kv_heads, dim = out.shape[0], out.shape[1], out.shape[-1]
-    out = out.reshape(tiles, kv_heads, rows // per_kv, per_kv, dim).transpose(1, 2)
-    return out.reshape(tiles, rows // per_kv, kv_heads * per_kv, dim)
+        out.index_add_(0, tile, parts.index_select(0, pair))
+    return out
