@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from inspect import Parameter, Signature
+from dataclasses import dataclass
+from inspect import Parameter, Signature, cleandoc
 from typing import Annotated, Any
 
 import typer
@@ -23,6 +24,7 @@ from santagen import __version__
 from santagen.cli.bench_options import BenchOptions
 from santagen.cli.console import report_error
 from santagen.cli.convert_options import ConvertOptions
+from santagen.cli.doctor_options import DoctorOptions
 from santagen.cli.eval_options import EvalOptions
 from santagen.cli.inspect_options import InspectOptions
 from santagen.cli.options import GenerateOptions
@@ -37,7 +39,7 @@ CONTEXT = {"help_option_names": ["--help", "-h"], "max_content_width": 100}
 app = typer.Typer(
     name="santagen",
     help="Fast, exact batch code generation for SantaCoder, StarCoder and their family.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -51,20 +53,42 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit()
 
 
-@app.callback()
+@app.callback(
+    epilog="santagen COMMAND --help lists a command's options, with examples. To start: "
+    "santagen generate prompts/quickstart.jsonl"
+)
 def santagen(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:  # nothing was asked for: the help is the message
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(2)
 
 
-def command(options: type[Options]) -> Callable[[Callable[[Resolved[Options]], int]], None]:
+@dataclass(frozen=True)
+class Command:
+    """A command as its help and the reference show it; `options` is the dataclass behind it."""
+
+    name: str
+    about: str
+    options: type
+    examples: tuple[str, ...]
+
+
+COMMANDS: list[Command] = []
+
+
+def command(
+    options: type[Options], *examples: str
+) -> Callable[[Callable[[Resolved[Options]], int]], None]:
     """Register a function as a command that takes the settings of an options dataclass.
 
-    The function returns the exit code; its name is the command's and its docstring the help.
+    The function returns the exit code; its name is the command's and its docstring, with the
+    examples, the help.
     """
 
     def register(body: Callable[[Resolved[Options]], int]) -> None:
@@ -76,7 +100,10 @@ def command(options: type[Options]) -> Callable[[Callable[[Resolved[Options]], i
         parameters = [_parameter(setting) for setting in settings_of(options)]
         run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
-        run.__doc__ = body.__doc__
+        about = cleandoc(body.__doc__ or "")
+        COMMANDS.append(Command(name, about, options, examples))
+        # \b: the lines up to the next empty one stay as they are.
+        run.__doc__ = "\n".join([about, "", "\b", "Examples:", *(f"  {e}" for e in examples)])
         epilog = (
             f"Every option is also an environment variable, SANTAGEN_{name.upper()}_<OPTION>, "
             "and a key of a --config file. Flags win over the environment, which wins over "
@@ -122,27 +149,58 @@ def _with_default(setting: Setting) -> str:
     return f"{setting.help} [default: {shown}]" if shown else setting.help
 
 
-@command(GenerateOptions)
+@command(
+    GenerateOptions,
+    "santagen generate prompts.jsonl -o out.jsonl",
+    "santagen generate prompts.jsonl -m DIR -o out.jsonl --resume",
+    "santagen generate prompts.jsonl --temperature 0.8 --top-p 0.95 -n 20",
+    r"santagen generate - --stop '\ndef' --max-tokens 1k < prompts.jsonl",
+    "santagen generate prompts.jsonl -m DIR --dry-run",
+)
 def generate(settings: Resolved[GenerateOptions]) -> int:
-    """Complete every prompt of the input and write one JSON line per sample."""
+    """Complete prompts, each sample one JSON line.
+
+    A row of PROMPTS is a JSON object with prompt, with prefix and suffix, or with prompt_token_ids;
+    it may bring its own task_id, max_tokens, temperature, top_p, top_k, min_p, repetition_penalty,
+    n, seed and stop. Without -o samples go to standard output; messages go to standard error.
+    Rows that can't be used are listed in OUT.errors.jsonl, and the others finish.
+
+    Exit code 0 says that all was done, 1 that some rows failed, 2 that nothing could start, 130
+    that it was interrupted: what was finished is kept.
+    """
     from santagen.cli.generate import run
 
     return run(settings)
 
 
-@command(EvalOptions)
+@command(
+    EvalOptions,
+    "santagen eval mini --allow-code-execution",
+    "santagen eval humaneval -m DIR -n 200 --allow-code-execution -o t02.json",
+    "santagen eval samples.jsonl --allow-code-execution -o scored.json",
+    "santagen eval --compare t02.json scored.json",
+)
 def eval(settings: Resolved[EvalOptions]) -> int:
-    """Score a model on a task, or a file of samples that anyone made."""
+    """Score a model on a task, or a file of samples.
+
+    TARGETS is a task, for which samples are generated and their programs run meanwhile; or a file
+    of samples that anyone made; or, with --compare, two results. Programs that a model wrote run in
+    a sandbox, and only where --allow-code-execution agrees to it.
+    """
     from santagen.cli.eval import run
 
     return run(settings)
 
 
-@command(InspectOptions)
+@command(
+    InspectOptions,
+    "santagen inspect DIR --memory 24GiB",
+    "santagen inspect bigcode/gpt_bigcode-santacoder --json",
+)
 def inspect(settings: Resolved[InspectOptions]) -> int:
-    """Tell what a model holds and what fits, from its headers alone.
+    """Tell what a model holds and what fits, from its headers.
 
-    As in santagen inspect MODEL --memory 24GiB. The report goes to standard error, --json to
+    The report goes to standard error, --json to
     standard output. Exit code 2 says that a run would be refused, and why is printed. Of a hub
     model only small files and headers are fetched, but .bin files are downloaded whole.
     """
@@ -151,23 +209,30 @@ def inspect(settings: Resolved[InspectOptions]) -> int:
     return run(settings)
 
 
-@command(BenchOptions)
+@command(
+    BenchOptions,
+    "santagen bench -m DIR",
+    "santagen bench --random-weights santacoder --batch-sizes 1,64,1k",
+)
 def bench(settings: Resolved[BenchOptions]) -> int:
-    """Measure prefill and decode per batch size, beside the hardware's limit.
+    """Measure speed per batch size, beside the hardware's limit.
 
-    As in santagen bench --random-weights santacoder --batch-sizes 64,1024. The table goes to
-    standard error; --output-json writes every number.
+    The table goes to standard error; --output-json writes every number.
     """
     from santagen.cli.bench import run
 
     return run(settings)
 
 
-@command(ConvertOptions)
+@command(
+    ConvertOptions,
+    "santagen convert SRC DST --dtype bfloat16",
+    "santagen convert GPTQ_DIR DST --dequantize --max-shard-size 2G",
+)
 def convert(settings: Resolved[ConvertOptions]) -> int:
     """Rewrite a checkpoint of any layout as standard safetensors.
 
-    As in santagen convert SRC DST --dtype bfloat16. DST is loadable by transformers too; it appears
+    DST is loadable by transformers too; it appears
     once it is whole and compared. A GPTQ checkpoint asks for --dequantize.
     """
     from santagen.cli.convert import run
@@ -175,14 +240,34 @@ def convert(settings: Resolved[ConvertOptions]) -> int:
     return run(settings)
 
 
-@command(ReportOptions)
+@command(
+    ReportOptions,
+    "santagen report a.json b.json out.jsonl -o report.html",
+)
 def report(settings: Resolved[ReportOptions]) -> int:
-    """Show results and runs on one self-contained page, with pictures.
+    """Show results and runs on one page, with pictures.
 
-    As in santagen report A.json B.json OUT.jsonl -o report.html. Two results of one task are
-    compared, problem by problem.
+    The page needs no network. Two results of one task are compared, problem by problem.
     """
     from santagen.cli.report import run
+
+    return run(settings)
+
+
+@command(
+    DoctorOptions,
+    "santagen doctor",
+    "santagen doctor -m bigcode/gpt_bigcode-santacoder",
+    "santagen doctor --json > machine.json",
+)
+def doctor(settings: Resolved[DoctorOptions]) -> int:
+    """Tell what this machine offers, what stops a run, and the remedy.
+
+    Looks at torch, the GPUs, Triton and the attention backends, cores, memory, disk, the hub's
+    cache and the sandbox of eval, in a few seconds. The report goes to standard error, --json to
+    standard output. Exit code 2 says that generate could not run.
+    """
+    from santagen.cli.doctor import run
 
     return run(settings)
 
