@@ -107,12 +107,9 @@ def _gpu(number: int) -> dict[str, Any]:
 
 def _engine(directory: str | None, found: dict[str, Any]) -> None:
     """Fills in "engine" and "attention": what a run with the default options would use."""
-    from santagen.config import ModelConfig
     from santagen.llm import choose_device, choose_dtype
 
-    config = ModelConfig.from_dict(USUAL_SHAPE, "the usual shape")
-    if directory is not None and (Path(directory) / "config.json").is_file():
-        config = ModelConfig.from_directory(Path(directory))
+    config = _shape(directory)
     device = choose_device("auto")
     dtype, _ = choose_dtype("auto", config, device)
     found["engine"] = {
@@ -122,6 +119,18 @@ def _engine(directory: str | None, found: dict[str, Any]) -> None:
         "error": None,
     }
     found["attention"] = _attention(device, dtype, config)
+
+
+def _shape(directory: str | None) -> ModelConfig:
+    """The model's, or the usual one where there is none to be read: cli.doctor_model says why."""
+    from santagen.config import ModelConfig
+    from santagen.errors import SantagenError
+
+    usual = ModelConfig.from_dict(USUAL_SHAPE, "the usual shape")
+    try:
+        return usual if directory is None else ModelConfig.from_directory(Path(directory))
+    except SantagenError:
+        return usual
 
 
 def _triton(device: torch.device) -> dict[str, Any]:

@@ -18,13 +18,14 @@ from typing import Any
 
 import pytest
 
-from santagen.cli import doctor, doctor_machine, doctor_model
+from santagen.cli import doctor, doctor_machine, doctor_model, doctor_probe
 from santagen.cli.doctor_advice import findings
 from santagen.cli.doctor_table import table
 from santagen.errors import SantagenError
-from tests.cli.helpers import Cli, process
+from tests.cli.helpers import Cli, Ran, process
 
 GIB = 1 << 30
+SECRET = "hf_" + "s3cr3t" * 6
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -75,9 +76,13 @@ def on_cpu(report: dict[str, Any]) -> None:
     report["driver"] = None
 
 
+@pytest.fixture(scope="module")
+def ran() -> Ran:
+    return process("doctor", "--json", env={**os.environ, "HF_TOKEN": SECRET})
+
+
 class TestThisMachine:
-    def test_json_is_all_of_standard_output(self, cli: Cli) -> None:
-        ran = cli("doctor", "--json")
+    def test_json_is_all_of_standard_output(self, ran: Ran) -> None:
         report = json.loads(ran.out)
         assert ran.code == 0 and report["ready"] is True
         assert report["torch"]["version"] and report["torch"]["threads"] >= 1
@@ -88,18 +93,14 @@ class TestThisMachine:
         assert report["model"]["state"] == "folder"  # the bundled one
         assert report["sandbox"]["tier"] or report["sandbox"]["problem"]
 
-    def test_the_table_goes_to_stderr(self, cli: Cli) -> None:
-        ran = cli("doctor")
-        assert (ran.code, ran.out) == (0, "")
-        labels = {line.split(" ")[0] for line in ran.err.splitlines()}
-        wanted = {"santagen", "torch", "GPU", "attention", "CPU", "memory", "disk", "hub", "ready"}
-        assert wanted <= labels
-
-    def test_the_attention_it_names_is_the_one_a_run_takes(self, cli: Cli) -> None:
+    def test_the_attention_it_names_is_the_one_a_run_takes(self, ran: Ran) -> None:
         from santagen import LLM
 
-        report = json.loads(cli("doctor", "--json").out)
-        assert report["attention"]["reason"] in LLM().describe()
+        assert json.loads(ran.out)["attention"]["reason"] in LLM().describe()
+
+    def test_a_token_is_known_to_be_there_and_never_shown(self, ran: Ran) -> None:
+        assert json.loads(ran.out)["hub"]["token"] is True
+        assert SECRET not in ran.out + ran.err
 
     def test_it_loads_nothing_slow(self) -> None:
         code = (
@@ -108,12 +109,6 @@ class TestThisMachine:
         )
         child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert child.stdout == "set()\n"
-
-    def test_a_token_is_known_to_be_there_and_never_shown(self) -> None:
-        secret = "hf_" + "s3cr3t" * 6
-        ran = process("doctor", "--json", env={**os.environ, "HF_TOKEN": secret})
-        assert json.loads(ran.out)["hub"]["token"] is True
-        assert secret not in ran.out + ran.err
 
     def test_show_config(self, cli: Cli) -> None:
         assert "[doctor]" in cli("doctor", "--show-config", "-m", "x").out
@@ -169,13 +164,16 @@ class TestBrokenTorch:
 class TestModels:
     def test_a_folder_that_would_be_refused(self, cli: Cli, tmp_path: Path) -> None:
         ran = cli("doctor", "-m", tmp_path)
-        assert ran.code == 2
-        assert "config.json" in ran.err and "ready        no" in ran.err
+        assert (ran.code, ran.out) == (2, "")
+        labels = {line.split(" ")[0] for line in ran.err.splitlines()}
+        assert {"santagen", "torch", "GPU", "attention", "CPU", "memory", "disk", "hub"} <= labels
+        assert "\nready        no" in ran.err
+        assert "\nerror: " in ran.err and "config.json" in ran.err and "\nhint: " in ran.err
 
-    def test_a_folder_that_is_not_there(self, cli: Cli, tmp_path: Path) -> None:
-        ran = cli("doctor", "-m", tmp_path / "absent", "--json")
-        assert ran.code == 2
-        assert json.loads(ran.out)["model"]["refusals"][0]["message"].startswith("There is no")
+    def test_a_folder_that_is_not_there(self, tmp_path: Path) -> None:
+        found = doctor_model.examine(str(tmp_path / "absent"))
+        assert found["state"] == "absent"
+        assert found["refusals"][0]["message"].startswith("There is no model folder")
 
     def test_offline_a_hub_model_that_is_not_cached(self, tmp_path: Path) -> None:
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
@@ -327,6 +325,45 @@ def test_the_table_stands_every_gap() -> None:
     report["hub"] = {"error": "x"}
     report["sandbox"] = {"tier": None, "refused": {"namespaces": "no"}, "problem": "x"}
     assert "torch can't use it" in "\n".join(table(report))
+
+
+class TestTheProbe:
+    def test_a_kernel_is_compiled_and_compared(self) -> None:
+        pytest.importorskip("triton")
+        code = (
+            "import torch, json; from santagen.cli import doctor_probe\n"
+            "print(json.dumps(doctor_probe._triton(torch.device('cpu'))))\n"
+            "import santagen.kernels.embedding_triton as kernel\n"
+            "kernel.launch = lambda ids, at, wte, wpe: wte * 0\n"
+            "print(json.dumps(doctor_probe._triton(torch.device('cpu'))))"
+        )
+        environment = {**os.environ, "TRITON_INTERPRET": "1"}
+        child = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+        )
+        sound, spoilt = map(json.loads, child.stdout.splitlines())
+        assert sound == {"installed": True, "used": True, "error": None}
+        assert spoilt["error"] == "a kernel gives wrong numbers"
+
+    def test_a_gpu_that_is_busy_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import torch
+
+        shape = SimpleNamespace(name="G", total_memory=8, major=9, minor=0)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: shape)
+
+        def busy(_: int) -> None:
+            raise RuntimeError("CUDA error: all devices are busy\nFor debugging consider ...")
+
+        monkeypatch.setattr(torch.cuda, "mem_get_info", busy)
+        gpu = doctor_probe._gpu(0)
+        assert gpu["capability"] == "9.0" and gpu["free_bytes"] is None
+        assert gpu["error"] == "RuntimeError: CUDA error: all devices are busy"
+
+    def test_a_model_s_own_shape_is_probed(self, bundled_model: Path, tmp_path: Path) -> None:
+        own, usual = doctor_probe._shape(str(bundled_model)), doctor_probe._shape(None)
+        assert own.n_embd != usual.n_embd == 2048
+        (tmp_path / "config.json").write_text("{")  # which the model's own part refuses
+        assert doctor_probe._shape(str(tmp_path)) == usual
 
 
 class TestTheDriver:
