@@ -17,11 +17,34 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 NULL_BLOCK = 0
 _ROOT = 0
 
 PrefixKey = tuple[int, tuple[int, ...]]
+
+
+def prefix_order(prompts: Sequence[tuple[int, ...]], block_size: int) -> list[int]:
+    """The prompts' places, those that share their first whole blocks beside each other.
+
+    What shares nothing keeps its order; a family stands where its first member did, and so do the
+    families within it that share more.
+    """
+    numbers: dict[PrefixKey, int] = {}  # (its parent's number, tokens of the block) -> number
+
+    def path(tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """A number for each whole block's prefix, and one that no other prompt has."""
+        found, parent = [], _ROOT
+        for start in range(0, len(tokens) - block_size + 1, block_size):
+            key = (parent, tokens[start : start + block_size])
+            parent = numbers.setdefault(key, next(fresh))
+            found.append(parent)
+        return (*found, next(fresh))
+
+    fresh = count(_ROOT + 1)
+    paths = [path(tokens) for tokens in prompts]
+    return sorted(range(len(prompts)), key=paths.__getitem__)
 
 
 @dataclass(slots=True)

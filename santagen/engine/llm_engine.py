@@ -4,16 +4,20 @@
     device:        step k            |            step k+1             |           step k+2
 
 With `run_ahead` 1 (CUDA) the host looks at a launch's tokens after the next one is on its way;
-with 0 (CPU, where nothing runs beside the host) at once. Both give the same samples. Reads no
-files and writes none.
+with 0 (CPU, where nothing runs beside the host) at once. Both give the same samples.
+
+Requests are drawn a window at a time, and those of one window that share a prefix are queued one
+after another: the blocks of a header that comes back every few hundred rows are then still there.
+Who needs the samples in input order sorts them. Reads no files and writes none.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
+from santagen.engine.block_manager import prefix_order
 from santagen.engine.model_runner import ModelRunner, Record
 from santagen.engine.output_processor import OutputProcessor
 from santagen.engine.scheduler import Scheduler
@@ -22,6 +26,10 @@ from santagen.io.stops import StopSet, TokenIndex
 from santagen.io.tokenizer import Tokenizer
 from santagen.random_key import row_key
 from santagen.request import Request, RowFailure, SampleOutput
+
+LEAST_WINDOW = 1024  # samples
+WINDOWS_AHEAD = 4  # of max_num_seqs samples
+DRAWN_TOKENS = 1 << 20  # of prompts drawn together, at some 40 bytes of host memory each
 
 
 @dataclass
@@ -54,7 +62,8 @@ class LLMEngine:
     ) -> None:
         self.runner, self.scheduler, self.processor = runner, scheduler, processor
         self.tokenizer, self.max_len, self.run_ahead = tokenizer, max_len, run_ahead
-        self.window = scheduler.limits.max_num_seqs  # requests are drawn while fewer samples wait
+        rows = scheduler.limits.max_num_seqs
+        self.window = max(WINDOWS_AHEAD * rows, LEAST_WINDOW)  # samples that wait at most
         self.stats = EngineStats()
         self._stop_sets: dict[tuple[str, ...], StopSet] = {}
         self._token_index: TokenIndex | None = None  # made for the first stop set, shared by all
@@ -64,17 +73,14 @@ class LLMEngine:
 
         Requests are drawn as rows become free, so a generator of millions is fine.
         """
-        source: Iterator[Request | RowFailure] | None = iter(requests)
+        source, more = iter(requests), True
         pending: deque[Record] = deque()
+        few = min(self.window, self.scheduler.limits.max_num_seqs)
         while True:
-            while source is not None and self.scheduler.waiting_samples < self.window:
-                request = next(source, None)
-                if request is None:
-                    source = None
-                elif isinstance(request, RowFailure):
-                    yield request
-                else:
-                    self._add(request)
+            while more and self.scheduler.waiting_samples < few:
+                # The first launch waits for no more requests than it can use.
+                most = self.window if self.scheduler.running else few
+                more = yield from self._draw(source, most)
             step = self.scheduler.schedule()
             if step is not None:
                 pending.append(self.runner.launch(step))
@@ -89,8 +95,32 @@ class LLMEngine:
                 self.scheduler.preempt()
                 continue
             assert self.scheduler.idle, "the scheduler has work but launches nothing"
-            if source is None:
+            if not more:
                 return
+
+    def _draw(
+        self, source: Iterator[Request | RowFailure], most: int
+    ) -> Generator[RowFailure, None, bool]:
+        """Queue requests until `most` samples wait, those with a common prefix side by side.
+
+        Yields the failures among them; returns whether there may be more.
+        """
+        drawn: list[Request] = []
+        samples, tokens, more = self.scheduler.waiting_samples, 0, True
+        while more and samples < most and tokens < DRAWN_TOKENS:
+            request = next(source, None)
+            if request is None:
+                more = False
+            elif isinstance(request, RowFailure):
+                yield request
+            else:
+                drawn.append(request)
+                samples += len(request.sample_indices)
+                tokens += len(request.prompt_token_ids)
+        prompts = [request.prompt_token_ids for request in drawn]
+        for at in prefix_order(prompts, self.scheduler.blocks.block_size):
+            self._add(drawn[at])
+        return more
 
     def _add(self, request: Request) -> None:
         params = request.params
