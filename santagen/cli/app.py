@@ -165,8 +165,8 @@ def generate(settings: Resolved[GenerateOptions]) -> int:
     n, seed and stop. Without -o samples go to standard output; messages go to standard error.
     Rows that can't be used are listed in OUT.errors.jsonl, and the others finish.
 
-    Exit code 0 says that all was done, 1 that some rows failed, 2 that nothing could start, 130
-    that it was interrupted: what was finished is kept.
+    Exit code 0 says that all was done, 1 that some rows failed, 2 that usage, configuration or
+    environment were at fault, 130 that it was interrupted. What was finished is kept.
     """
     from santagen.cli.generate import run
 
