@@ -238,11 +238,14 @@ def _blocks(cache: Tensor, group: TileGroup) -> Tensor:
 
 
 def _attend(query: Tensor, cache: KVCache, group: TileGroup, scale: float) -> Tensor:
-    """Softmax attention of every tile of the group: [tiles, M, heads, head_dim]."""
+    """Softmax attention of every tile of the group: [tiles, M, heads, head_dim].
+
+    In float32 whatever the cache holds: scores of this family go past what float16 has.
+    """
     key_cache, value_cache = cache
     kv_heads, (heads, dim) = key_cache.shape[1], query.shape[1:]
     per_kv = heads // kv_heads
-    query = query * scale
+    dtype, query = query.dtype, query.float() * scale
     tiled = query.unsqueeze(1) if group.tokens is None else query[group.tokens]
     tiles, width = tiled.shape[:2]
     pairs, rows = len(group.pair_tile), width * per_kv
@@ -256,7 +259,7 @@ def _attend(query: Tensor, cache: KVCache, group: TileGroup, scale: float) -> Te
     size = value_cache.shape[2]
     scores = group.scratch.take("scores", query, pairs * kv_heads, padded, size)
     partial = group.scratch.take("partial", query, pairs * kv_heads, padded, dim)
-    torch.bmm(paired, _blocks(key_cache, group), out=scores)
+    torch.bmm(paired, _blocks(key_cache, group).float(), out=scores)
     scores = scores.view(pairs, kv_heads, padded, size)
     if group.tokens is None:
         scores.add_(group.mask)
@@ -271,13 +274,13 @@ def _attend(query: Tensor, cache: KVCache, group: TileGroup, scale: float) -> Te
     highest = torch.cat([top, none])[group.joined].amax(1)  # [tiles, kv heads, rows, 1]
     scores.sub_(highest.index_select(0, group.pair_tile)).exp_()
     total = scores.sum(-1, keepdim=True)
-    torch.bmm(scores.flatten(0, 1), _blocks(value_cache, group), out=partial)
+    torch.bmm(scores.flatten(0, 1), _blocks(value_cache, group).float(), out=partial)
     # A block that was computed for nobody may hold anything: it is never added.
     add_up = _add_up_few if group.tokens is None else _add_up_many
     out = add_up(partial.view(pairs, kv_heads, padded, dim), group)
     out = out.div_(add_up(total, group))[:, :, :rows]
     out = out.reshape(tiles, kv_heads, width, per_kv, dim).transpose(1, 2)
-    return out.reshape(tiles, width, heads, dim)
+    return out.reshape(tiles, width, heads, dim).to(dtype)
 
 
 def _add_up_few(parts: Tensor, group: TileGroup) -> Tensor:
