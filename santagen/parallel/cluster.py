@@ -9,6 +9,7 @@ that waits here polls, so that a signal ends it. Which rows go where is `row_que
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import socket
@@ -199,6 +200,7 @@ class Cluster:
         """End in order. Rank 0 stays until all have left: the store may be its own."""
         self.watch.stop()
         if dist.is_initialized():
+            gc.collect()  # CUDA graphs that hold collectives must go before the group does
             dist.destroy_process_group()
         rank, size = self.world.rank, self.world.size
         self.store.set(f"beat/{rank}", "left")

@@ -14,7 +14,7 @@ from santagen.checkpoint.weights import open_weights
 from santagen.config import ModelConfig
 from santagen.distributed import TensorParallel
 from santagen.llm import LLM
-from santagen.model.attention import CacheShape, Seqlen
+from santagen.model.attention import Seqlen
 from santagen.model.attention.cpu import CpuAttention
 from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
 from santagen.parallel.cluster import Cluster
@@ -52,59 +52,48 @@ def differences(directory: Path, parallel: TensorParallel) -> Iterator[str]:
     prompts = [
         torch.randint(0, config.vocab_size, (n,), generator=generator).tolist() for n in (1, 9, 20)
     ]
-    sharded = torch.cat(last_logits(directory, config, prompts, parallel))
-    mine = greedy(directory, prompts, parallel)
+    sharded, mine = logits_and_greedy(directory, prompts, parallel)
     yield f"{directory.name} {sharded.double().sum()} {[s.token_ids for s in mine]}"
     if parallel.rank != 0:  # that they have the same is all to know of the others
         return
-    alone = torch.cat(last_logits(directory, config, prompts, TensorParallel()))
+    alone, wanted = logits_and_greedy(directory, prompts, TensorParallel())
     error = float((alone - sharded).abs().max())
     if not error < TOLERANCE or not alone.abs().max() > 0.1:
         yield f"WRONG {directory.name}: logits are off by {error:.2e}"
-    for one, two in zip(greedy(directory, prompts, TensorParallel()), mine, strict=True):
+    for one, two in zip(wanted, mine, strict=True):
         gap = gap_where_they_part(one, two)
         if gap > TOLERANCE:
             yield f"WRONG {directory.name}: greedy parts where the best lead by {gap:.2e}"
 
 
-@torch.inference_mode()
-def last_logits(
-    directory: Path, config: ModelConfig, prompts: list[list[int]], parallel: TensorParallel
-) -> list[Tensor]:
-    """[1, V] of each prompt, prefilled one by one."""
-    weights = open_weights(
-        directory, config, dtype=torch.float32, device=CPU, rank=parallel.rank,
-        world_size=parallel.world_size, process_group=parallel.group,
-    )  # fmt: skip
-    model = FlashSantacoderForCausalLM("", config, weights, CpuAttention(BLOCK))
-    heads = 1 if config.multi_query else config.n_head // parallel.world_size
-    shape = CacheShape(config.n_layer, 4, BLOCK, heads, config.head_dim)
-    found = []
-    for prompt in prompts:
-        cache = model.attention.allocate(shape, torch.float32, CPU)
-        count = torch.tensor([len(prompt)], dtype=torch.int32)
-        cu = torch.tensor([0, len(prompt)], dtype=torch.int32)
-        logits, _ = model(
-            torch.tensor(prompt), torch.arange(len(prompt)), cu, list(zip(*cache, strict=True)),
-            torch.tensor([[1, 2, 3]], dtype=torch.int32), BLOCK + torch.arange(len(prompt)),
-            Seqlen(count, torch.zeros_like(count), cu, cu), len(prompt),
-            lm_head_indices=torch.tensor([len(prompt) - 1]),
-        )  # fmt: skip
-        assert logits.shape == (1, config.vocab_size)
-        found.append(logits)
-    return found
-
-
-def greedy(
+def logits_and_greedy(
     directory: Path, prompts: list[list[int]], parallel: TensorParallel
-) -> list[SampleOutput]:
-    """What the engine generates, with the two best of each token."""
-    llm = LLM(str(directory), device="cpu", parallel=parallel, num_blocks=64)
-    params = SamplingParams(max_tokens=10, ignore_eos=True, logprobs=2)
+) -> tuple[Tensor, list[SampleOutput]]:
+    """[prompts, V] after each prompt, and what the engine goes on with, with its two best."""
+    llm = LLM(str(directory), device="cpu", parallel=parallel, num_blocks=16, max_num_seqs=4)
+    logits = torch.cat([last_logits(llm, prompt) for prompt in prompts])
+    params = SamplingParams(max_tokens=8, ignore_eos=True, logprobs=2)
     requests = [Request(i, i, tuple(ids), params) for i, ids in enumerate(prompts)]
     found = [result for result in llm.run(requests) if isinstance(result, SampleOutput)]
     assert len(found) == len(prompts)
-    return sorted(found, key=lambda sample: sample.request.number)
+    return logits, sorted(found, key=lambda sample: sample.request.number)
+
+
+@torch.inference_mode()
+def last_logits(llm: LLM, prompt: list[int]) -> Tensor:
+    """[1, V] after a prompt, from the model alone."""
+    model, size = llm.engine.runner.model, llm.plan.shape.block_size
+    cache = model.attention.allocate(llm.plan.shape, torch.float32, CPU)
+    count = torch.tensor([len(prompt)], dtype=torch.int32)
+    cu = torch.tensor([0, len(prompt)], dtype=torch.int32)
+    logits, _ = model(
+        torch.tensor(prompt), torch.arange(len(prompt)), cu, list(zip(*cache, strict=True)),
+        torch.tensor([[1]], dtype=torch.int32), size + torch.arange(len(prompt)),
+        Seqlen(count, torch.zeros_like(count), cu, cu), len(prompt),
+        lm_head_indices=torch.tensor([len(prompt) - 1]),
+    )  # fmt: skip
+    assert logits.shape == (1, llm.config.vocab_size)
+    return logits
 
 
 def gap_where_they_part(one: SampleOutput, two: SampleOutput) -> float:
