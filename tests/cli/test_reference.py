@@ -91,7 +91,7 @@ def test_a_command_that_does_not_parse_is_seen() -> None:
 def test_files_that_are_linked_exist() -> None:
     for name in ("README.md", "CONTRIBUTING.md", "prompts/README.md"):
         page = ROOT / name
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{name} links {target}"
 
 
