@@ -40,7 +40,8 @@ class DecodeGraphs:
         for size in reversed(self.sizes):  # the largest first: smaller ones fit into its memory
             forward(size)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
+            # thread_local: the communication library's own threads may call CUDA meanwhile
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 logits = forward(size)
             pool = pool or graph.pool()
             self._graphs[size] = graph, logits
