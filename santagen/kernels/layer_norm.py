@@ -9,6 +9,7 @@ A row's bits depend on no other row. `add_layer_norm` launches the Triton kernel
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -24,16 +25,18 @@ def add_layer_norm(
     weight: Tensor,
     bias: Tensor,
     eps: float,
+    place: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(normed, sum), both [T, E] of x's type; rows of x and residual may be strided.
 
-    Without residual and bias_of_x the sum is x itself, not a copy.
+    Without residual and bias_of_x the sum is x itself, not a copy. With place [E] int32, a
+    permutation, normed's element e is put at place[e].
     """
     if runs_triton(x) and x.shape[1] <= MAX_WIDTH:
         from santagen.kernels.layer_norm_triton import launch
 
-        return launch(x, residual, bias_of_x, weight, bias, eps)
-    return add_layer_norm_reference(x, residual, bias_of_x, weight, bias, eps)
+        return launch(x, residual, bias_of_x, weight, bias, eps, place)
+    return add_layer_norm_reference(x, residual, bias_of_x, weight, bias, eps, place)
 
 
 def add_layer_norm_reference(
@@ -43,6 +46,7 @@ def add_layer_norm_reference(
     weight: Tensor,
     bias: Tensor,
     eps: float,
+    place: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`add_layer_norm` in plain torch."""
     total = x.float()
@@ -53,4 +57,7 @@ def add_layer_norm_reference(
     rounded = total.to(x.dtype)
     shape = (x.shape[-1],)
     normed = F.layer_norm(rounded.float(), shape, weight.float(), bias.float(), eps)
-    return normed.to(x.dtype), x if residual is None and bias_of_x is None else rounded
+    normed = normed.to(x.dtype)
+    if place is not None:
+        normed = torch.empty_like(normed).index_copy_(1, place.long(), normed)
+    return normed, x if residual is None and bias_of_x is None else rounded

@@ -13,9 +13,10 @@ from torch import Tensor
 
 @triton.jit
 def _layer_norm_kernel(
-    normed_ptr, sum_ptr, x_ptr, residual_ptr, bias_of_x_ptr, weight_ptr, bias_ptr, eps,
+    normed_ptr, sum_ptr, x_ptr, residual_ptr, bias_of_x_ptr, weight_ptr, bias_ptr, place_ptr, eps,
     x_row, residual_row, width,
-    HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_PLACE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     e = tl.arange(0, BLOCK)
@@ -36,7 +37,10 @@ def _layer_norm_kernel(
     weight = tl.load(weight_ptr + e, mask=mask, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + e, mask=mask, other=0.0).to(tl.float32)
     normed = centred * scale * weight + bias
-    tl.store(normed_ptr + row * width + e, normed.to(normed_ptr.dtype.element_ty), mask=mask)
+    at = e
+    if HAS_PLACE:
+        at = tl.load(place_ptr + e, mask=mask, other=0)
+    tl.store(normed_ptr + row * width + at, normed.to(normed_ptr.dtype.element_ty), mask=mask)
 
 
 def launch(
@@ -46,6 +50,7 @@ def launch(
     weight: Tensor,
     bias: Tensor,
     eps: float,
+    place: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As kernels.layer_norm.add_layer_norm."""
     rows, width = x.shape
@@ -59,9 +64,11 @@ def launch(
     block = triton.next_power_of_2(width)
     _layer_norm_kernel[rows,](
         normed, total, x, x if residual is None else residual,
-        weight if bias_of_x is None else bias_of_x, weight, bias, eps,
+        weight if bias_of_x is None else bias_of_x, weight, bias,
+        weight if place is None else place, eps,
         x.stride(0), x.stride(0) if residual is None else residual.stride(0), width,
-        HAS_RESIDUAL=residual is not None, HAS_BIAS=bias_of_x is not None, BLOCK=block,
+        HAS_RESIDUAL=residual is not None, HAS_BIAS=bias_of_x is not None,
+        HAS_PLACE=place is not None, BLOCK=block,
         num_warps=min(max(block // 512, 1), 8),
     )
     return normed, total

@@ -157,5 +157,7 @@ class FastLayerNorm(nn.Module):
         self.bias = nn.Parameter(weights.get_tensor(f"{prefix}.bias"), requires_grad=False)
         self.eps = eps
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return add_layer_norm(x, residual, None, self.weight, self.bias, self.eps)
+    def forward(
+        self, x: Tensor, residual: Tensor | None = None, place: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return add_layer_norm(x, residual, None, self.weight, self.bias, self.eps, place)

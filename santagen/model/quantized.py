@@ -1,7 +1,8 @@
 """Products whose GPTQ weights stay packed: the sharded layers of layers.py, with integers inside.
 
 Act-order costs mlp.c_proj nothing: the outputs of c_fc, and their biases, are put in the order of
-c_proj's groups once, at load. Elsewhere the product reads its input through a permutation. How the
+c_proj's groups once, at load. A product after a LayerNorm has its input written in its order by the
+norm; attn.c_proj, and a weight with fillers, has it put in order first. How the
 integers are laid out and multiplied is kernels.gptq_packed's and kernels.gptq_matmul's business,
 whether they stay packed is decided by checkpoint.gptq_choice.
 """
@@ -37,14 +38,23 @@ class QuantizedLinear(nn.Module):
         sizes = [part.outputs for part in parts]
         self.biases = (None,) * len(sizes) if bias is None else bias.split(sizes)
         self.counters = [new_counters(part.outputs, part.words.device) for part in parts]
+        # where the norm before this product puts each of its outputs; then the weight is in order
+        self.register_buffer("place", None, persistent=False)
+        (first, *others), self.ordered = self.parts, self.parts
+        if first.order is not None and not others and first.packed_inputs == first.inputs:
+            self.place = first.order.argsort().int()
+            self.ordered = (replace(first, order=None),)
         for number, part in enumerate(parts):  # seen by whoever counts a model's bytes
             for name in ("words", "scales", "zeros", "order"):
                 self.register_buffer(f"{name}_{number}", getattr(part, name), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        return self._multiply(x, self.parts)
+
+    def _multiply(self, x: Tensor, parts: Sequence[PackedWeight]) -> Tensor:
         outs = [
             gptq_matmul(x, part, bias, self.act, counters)
-            for part, bias, counters in zip(self.parts, self.biases, self.counters, strict=True)
+            for part, bias, counters in zip(parts, self.biases, self.counters, strict=True)
         ]
         return outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)
 
@@ -52,8 +62,8 @@ class QuantizedLinear(nn.Module):
         self, norm: FastLayerNorm, x: Tensor, residual: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """(this product of norm(x + residual), x + residual)."""
-        normed, total = norm(x, residual)
-        return self(normed), total
+        normed, total = norm(x, residual, self.place)
+        return self._multiply(normed, self.ordered), total
 
 
 class QuantizedRowLinear(QuantizedLinear):

@@ -51,6 +51,17 @@ def test_the_twin_is_layer_norm() -> None:
     assert torch.equal(normed, F.layer_norm(total, (32,), weight, shift, 1e-5))
 
 
+def test_normed_elements_go_to_their_places() -> None:
+    shapes = ((3, 48), (48,), (48,))
+    x, weight, bias = (draw(*shape, dtype=torch.float32, seed=7) for shape in shapes)
+    place = torch.randperm(48, generator=torch.Generator().manual_seed(1)).int().to(DEVICE)
+    plain, _ = add_layer_norm(x, x, None, weight, bias, 1e-5)
+    for form in (add_layer_norm, add_layer_norm_reference):
+        normed, total = form(x, x, None, weight, bias, 1e-5, place)
+        torch.testing.assert_close(normed[:, place.long()], plain, atol=1e-5, rtol=1e-5)
+        assert torch.equal(total, x + x) and not torch.equal(normed, plain)
+
+
 def test_embed() -> None:
     wte = draw(50, 1500, dtype=torch.float32, seed=1)
     wpe = draw(20, 1500, dtype=torch.float32, seed=2)
