@@ -265,6 +265,7 @@ class Job:
         llm = self._load()
         for line in llm.describe():
             self.console.say(line)
+        llm.engine.on_shrink = self.console.warn
         stats = llm.engine.stats
         started = time.monotonic()
         with Progress(self.tally, lambda: stats.generated_tokens, self._show_progress()):

@@ -140,6 +140,14 @@ class BlockManager:
                 self._entry_of[blocks[index]] = entry
             parent = entry.uid
 
+    def clear(self) -> None:
+        """Forget every prefix; no block may be referenced."""
+        assert not any(self._refs)
+        self._free = list(range(1, self.num_blocks))
+        self._table.clear()
+        self._entry_of.clear()
+        self._cached.clear()
+
     def _forget(self, block: int) -> None:
         entry = self._entry_of.pop(block)
         del self._table[entry.key]

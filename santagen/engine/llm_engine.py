@@ -13,15 +13,20 @@ Who needs the samples in input order sorts them. Reads no files and writes none.
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 
+import torch
+
+from santagen.engine.batch import Step
 from santagen.engine.block_manager import prefix_order
 from santagen.engine.model_runner import ModelRunner, Record
 from santagen.engine.output_processor import OutputProcessor
 from santagen.engine.scheduler import Scheduler
 from santagen.engine.sequence import Sequence
+from santagen.errors import SantagenError
 from santagen.io.stops import StopSet, TokenIndex
 from santagen.io.tokenizer import Tokenizer
 from santagen.random_key import row_key
@@ -65,6 +70,7 @@ class LLMEngine:
         rows = scheduler.limits.max_num_seqs
         self.window = max(WINDOWS_AHEAD * rows, LEAST_WINDOW)  # samples that wait at most
         self.stats = EngineStats()
+        self.on_shrink: Callable[[str], None] = warnings.warn  # told where a run goes on smaller
         self._stop_sets: dict[tuple[str, ...], StopSet] = {}
         self._token_index: TokenIndex | None = None  # made for the first stop set, shared by all
 
@@ -83,7 +89,13 @@ class LLMEngine:
                 more = yield from self._draw(source, most)
             step = self.scheduler.schedule()
             if step is not None:
-                pending.append(self.runner.launch(step))
+                try:
+                    pending.append(self.runner.launch(step))
+                except torch.OutOfMemoryError as error:
+                    while pending:
+                        yield from self._collect(pending.popleft())
+                    self._shrink(step, error)
+                    continue
                 while len(pending) > self.run_ahead:
                     yield from self._collect(pending.popleft())
                 continue
@@ -141,6 +153,25 @@ class LLMEngine:
         if stops not in self._stop_sets:
             self._stop_sets[stops] = StopSet(stops, self._token_index)
         return self._stop_sets[stops]
+
+    def _shrink(self, step: Step, error: torch.OutOfMemoryError) -> None:
+        """Go on with smaller launches after one found no memory; give up on the smallest."""
+        smallest = step.size == 1 and len(step.prefill) <= 1
+        if smallest or self.runner.model.transformer.parallel.world_size > 1:
+            raise SantagenError(
+                f"The device has no memory left for {step.size:,} sequences at once "
+                f"({str(error).splitlines()[0]}).",
+                "Lower --max-num-seqs, --max-num-batched-tokens or --gpu-memory-utilization, or "
+                "free the device of other work.",
+            ) from error
+        self.scheduler.take_back(step)
+        self.runner.release_memory()
+        limits = self.scheduler.limits
+        self.on_shrink(
+            f"The device ran out of memory with {step.size:,} sequences: going on with up to "
+            f"{limits.max_num_seqs:,} at once, and {limits.max_num_batched_tokens:,} prompt tokens "
+            "a launch."
+        )
 
     def _collect(self, record: Record) -> list[SampleOutput]:
         """Read one launch and retire what ended."""

@@ -101,6 +101,12 @@ class ModelRunner:
         )
         return logits
 
+    def release_memory(self) -> None:
+        """Give what a failed launch had taken back to the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+            torch.cuda.empty_cache()
+
     @torch.inference_mode()
     def warm_up(self) -> None:
         """Load or compile the kernels of a first step: a prefill of one token that nobody reads,

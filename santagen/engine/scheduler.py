@@ -343,6 +343,29 @@ class Scheduler:
             self.waiting_samples += 1
             self.counts.preemptions += 1
 
+    def take_back(self, step: Step) -> None:
+        """The launch of `step` failed for want of memory, and what was launched before it is read:
+        every row waits again, to be recomputed, and later launches are half as large."""
+        limits, again = self.limits, [s for s in self.rows if not s.finished]
+        for sequence in again:
+            self.blocks.release(sequence.blocks)
+            sequence.blocks, sequence.row = [], -1
+            sequence.launched = len(sequence.output)
+        for sequence in reversed(again):
+            self.waiting.appendleft(PromptGroup(sequence.tokens, deque([sequence])))
+        self.waiting_samples += len(again)
+        self.rows.clear()
+        self._gone.clear()
+        self._moves.clear()
+        self._features, self._filling = None, False
+        self._drop_held_blocks()
+        self.blocks.clear()  # prefixes of this launch were offered, and never computed
+        self.limits = SchedulerLimits(
+            max(1, min(limits.max_num_seqs, step.size) // 2),
+            max(1, limits.max_num_batched_tokens // 2),
+        )
+        self.counts.preemptions += len(again)
+
     def check_integrity(self) -> None:
         """For tests: blocks are counted right and rows are numbered right."""
         held = [group.blocks for group in self.waiting if group.blocks is not None]

@@ -183,3 +183,42 @@ def test_bad_prompts_do_not_stop_the_others(llm: LLM) -> None:
     assert sorted(r.number for r in results if isinstance(r, RowFailure)) == [1, 2, 3]
     with pytest.raises(SantagenError, match="positions"):
         llm.generate(["x " * 5000], SamplingParams(max_tokens=2))
+
+
+class Scarce:
+    """A runner whose device has no memory for launches `at` (counted from 0)."""
+
+    def __init__(self, llm: LLM, at: set[int]) -> None:
+        self.inner, self.at, self.launches = llm.engine.runner.launch, at, 0
+
+    def __call__(self, step: Any) -> Any:
+        self.launches += 1
+        if self.launches - 1 in self.at:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return self.inner(step)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("at", [{0}, {1}, {5}, {3, 4, 9, 30}])
+def test_a_launch_without_memory_is_done_again_in_smaller_ones(
+    at: set[int], ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    prompts = [PROMPTS[4] * 3 + prompt for prompt in PROMPTS]  # they share whole blocks
+    whole = LLM(device="cpu", max_num_seqs=64, block_size=16)
+    wanted = ids_of(whole, SAMPLED, prompts)
+    llm = LLM(device="cpu", max_num_seqs=64, block_size=16)
+    llm.engine.run_ahead, llm.engine.on_shrink = ahead, told.append
+    monkeypatch.setattr(llm.engine.runner, "launch", Scarce(llm, at))
+    assert ids_of(llm, SAMPLED, prompts) == wanted
+    assert len(told) == len(at) and "ran out of memory" in told[0]
+    assert llm.engine.scheduler.limits.max_num_seqs <= 64 >> len(at)
+    llm.engine.scheduler.check_integrity()
+
+
+def test_no_memory_for_one_sequence_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = LLM(device="cpu", max_num_seqs=8)
+    llm.engine.on_shrink = lambda text: None
+    monkeypatch.setattr(llm.engine.runner, "launch", Scarce(llm, set(range(1, 99))))
+    with pytest.raises(SantagenError, match=r"no memory left for 1 sequences"):
+        ids_of(llm, SAMPLED)
