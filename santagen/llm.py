@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from santagen.checkpoint.gptq_choice import Machine, choose
@@ -103,15 +104,13 @@ class LLM:
         if settings.quantization == "fp8":
             packing = "quantization fp8: float8 products, with a scale a row"
         self.notes += [*([packing] if packing else []), *weights.notes]
-        plan = self._plan(attention.backend)
-        self.max_model_len, self.plan = plan.max_model_len, plan
         end_ids = frozenset(config.eos_token_ids)
         known = None
         if self.tokenizer is not None:
             end_ids |= frozenset(self.tokenizer.end_ids)
             known = self.tokenizer.known_ids_mask(config.vocab_size)
-        table = RowTable(plan.max_num_seqs, -(-plan.max_model_len // plan.shape.block_size), device)
-        sampler = Sampler(config.vocab_size, known, end_ids, plan.max_num_seqs, device)
+        runner = self._runner(model, known, end_ids)
+        plan = self.plan
         scheduler = Scheduler(
             SchedulerLimits(plan.max_num_seqs, plan.max_num_batched_tokens),
             BlockManager(plan.shape.num_blocks, plan.shape.block_size),
@@ -119,9 +118,6 @@ class LLM:
         eos = tuple(config.eos_token_ids) or (
             tuple(self.tokenizer.eos_ids) if self.tokenizer is not None else ()
         )
-        runner = ModelRunner(model, plan.shape, table, sampler)
-        if not settings.enforce_eager:
-            runner.capture(plan.max_model_len)
         self.engine = LLMEngine(
             runner,
             scheduler,
@@ -131,20 +127,62 @@ class LLM:
             run_ahead=1 if device.type == "cuda" else 0,
         )
 
-    def _plan(self, attention: AttentionBackend) -> CachePlan:
+    def _runner(
+        self, model: FlashSantacoderForCausalLM, known: np.ndarray | None, end_ids: frozenset[int]
+    ) -> ModelRunner:
+        """The cache, the rows and the captured steps; where there is no memory for them, of half
+        as many rows."""
+        rows = self.engine_config.max_num_seqs
+        while True:
+            self.plan = plan = self._plan(model.attention, rows)
+            self.max_model_len, rows = plan.max_model_len, plan.max_num_seqs
+            try:
+                return self._runner_of(plan, model, known, end_ids)
+            except torch.OutOfMemoryError as error:
+                if rows == 1 or self.parallel.world_size > 1:
+                    raise SantagenError(
+                        f"The device has no memory for a cache and {rows:,} sequences beside the "
+                        f"model ({str(error).splitlines()[0]}).",
+                        "Lower --max-num-seqs or --gpu-memory-utilization, or free the device of "
+                        "other work.",
+                    ) from error
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            self.notes.append(
+                f"no memory for {rows:,} sequences at once: going on with {rows // 2:,}"
+            )
+            rows //= 2
+
+    def _runner_of(
+        self,
+        plan: CachePlan,
+        model: FlashSantacoderForCausalLM,
+        known: np.ndarray | None,
+        end_ids: frozenset[int],
+    ) -> ModelRunner:
+        rows, blocks_a_row = plan.max_num_seqs, -(-plan.max_model_len // plan.shape.block_size)
+        table = RowTable(rows, blocks_a_row, self.device)
+        sampler = Sampler(self.config.vocab_size, known, end_ids, rows, self.device)
+        runner = ModelRunner(model, plan.shape, table, sampler)
+        if not self.engine_config.enforce_eager:
+            runner.capture(plan.max_model_len)
+        return runner
+
+    def _plan(self, attention: AttentionBackend, rows: int | None) -> CachePlan:
         """The cache's sizes, the same on every rank: the schedule follows from them."""
         ranks = self.parallel.world_size
+        asked = dataclasses.replace(self.engine_config, max_num_seqs=rows)
 
         def plan(settings: EngineConfig) -> CachePlan:
             return plan_cache(
                 settings, self.config, attention, self.dtype, self.device, ranks, self._sharing
             )
 
-        own = plan(self.engine_config)
+        own = plan(asked)
         blocks = self.parallel.smallest(own.shape.num_blocks)
         if blocks == own.shape.num_blocks:
             return own
-        return plan(dataclasses.replace(self.engine_config, num_blocks=blocks))
+        return plan(dataclasses.replace(asked, num_blocks=blocks))
 
     def _choose_packing(self, weights: Weights) -> tuple[bool, str]:
         """Whether GPTQ weights stay packed, and a note on why ("" for a model that has none)."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from santagen import LLM, SamplingParams, SantagenError
+from santagen.engine.model_runner import ModelRunner
 from santagen.request import Request, RowFailure, SampleOutput
 
 PROMPTS = [
@@ -222,3 +223,17 @@ def test_no_memory_for_one_sequence_ends_the_run(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(llm.engine.runner, "launch", Scarce(llm, set(range(1, 99))))
     with pytest.raises(SantagenError, match=r"no memory left for 1 sequences"):
         ids_of(llm, SAMPLED)
+
+
+def test_no_memory_for_all_rows_starts_with_fewer(
+    sampled: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def capture(runner: ModelRunner, longest: int) -> None:
+        if runner.table.capacity > 20:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(ModelRunner, "capture", capture)
+    llm = LLM(device="cpu", max_num_seqs=64)
+    assert llm.plan.max_num_seqs == llm.engine.scheduler.limits.max_num_seqs == 16
+    assert "no memory for 32 sequences at once: going on with 16" in llm.describe()
+    assert ids_of(llm, SAMPLED) == sampled
