@@ -12,9 +12,11 @@ import dataclasses
 import os
 import shlex
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 SHOWN_FAILURES = 5
+SLOW_SECONDS = 1.5  # of silence
 # What a resumed run must share with the first, beside the model, the prompts and the sampling.
 DECIDES_BYTES = (
     "quantization", "invariant", "block_size", "fim_mode", "truncate", "max_model_len",
@@ -110,16 +113,17 @@ def read_inputs(options: GenerateOptions, console: Console) -> Inputs:
     if options.quiet and options.verbose:
         raise SantagenError("--quiet and --verbose exclude each other.", "Give one of them.")
     params = sampling_params(options)
-    prompts = read_prompts(
-        list(options.prompts),
-        dataset=options.dataset,
-        split=options.split,
-        prompt_column=options.prompt_column,
-        keep=options.keep,
-        limit=options.limit,
-        shard=parse_shard(options.shard),
-        defaults=params,
-    )
+    with said_if_slow(console, "reading and checking every prompt before anything else"):
+        prompts = read_prompts(
+            list(options.prompts),
+            dataset=options.dataset,
+            split=options.split,
+            prompt_column=options.prompt_column,
+            keep=options.keep,
+            limit=options.limit,
+            shard=parse_shard(options.shard),
+            defaults=params,
+        )
     if options.strict and prompts.failures:
         first = prompts.failures[0]
         count = len(prompts.failures)
@@ -136,6 +140,18 @@ def read_inputs(options: GenerateOptions, console: Console) -> Inputs:
                 f"For a prompt of each row: --dataset {shlex.quote(path)} --prompt-column NAME",
             )
     return Inputs(params, prompts, find_model(options, console))
+
+
+@contextmanager
+def said_if_slow(console: Console, message: str) -> Iterator[None]:
+    """Say what is going on where it takes more than a moment."""
+    timer = threading.Timer(SLOW_SECONDS, console.say, (message,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def check_output(output: str, may_exist: bool) -> None:
@@ -190,7 +206,9 @@ class Job:
 
     def run(self) -> int:
         started = time.monotonic()
-        writer = self._open_writer()
+        looking = f"looking at what {self.output} holds already"
+        with said_if_slow(self.console, looking) if self.options.resume else nullcontext():
+            writer = self._open_writer()
         self.output = writer.path  # None also where -o names a device or a pipe
         try:
             for failure in self.inputs.prompts.failures:

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,13 @@ import numpy as np
 from santagen.config import ModelConfig, read_json
 from santagen.errors import SantagenError
 from santagen.io.fim import FIM_WORDS, FimTokens, find_fim_tokens, sentinel
+from santagen.io.text_pieces import can_cut, cut
 
 if TYPE_CHECKING:
     import tokenizers
 
+LONG_TEXT = 1 << 18  # characters; longer ones are encoded in pieces
+PIECES = 16  # of them together
 END_TOKENS = ("<|endoftext|>", "<file_sep>", "<filename>", "<file-sep>")
 
 
@@ -106,12 +110,32 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, to the letter: nothing stripped, nothing added."""
-        return self._inner.encode(_surrogate_free(text), add_special_tokens=False).ids
+        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of many texts."""
         clean = [_surrogate_free(text) for text in texts]
-        return [e.ids for e in self._inner.encode_batch(clean, add_special_tokens=False)]
+        long = [len(text) > LONG_TEXT and self._can_cut for text in clean]
+        usual = [text for text, is_long in zip(clean, long, strict=True) if not is_long]
+        encoded = iter(self._inner.encode_batch(usual, add_special_tokens=False))
+        return [
+            self._encode_long(text) if is_long else next(encoded).ids
+            for text, is_long in zip(clean, long, strict=True)
+        ]
+
+    def _encode_long(self, text: str) -> list[int]:
+        """The same ids in little memory, a few pieces at a time."""
+        ids: list[int] = []
+        one = list(range(self.vocab_size))  # one object for each id, however often it comes
+        pieces = iter(cut(text))
+        while part := list(islice(pieces, PIECES)):
+            for encoding in self._inner.encode_batch(part, add_special_tokens=False):
+                ids.extend(one[number] for number in encoding.ids)
+        return ids
+
+    @cached_property
+    def _can_cut(self) -> bool:
+        return can_cut(self._inner)
 
     @cached_property
     def token_bytes(self) -> list[bytes | None]:

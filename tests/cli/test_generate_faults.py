@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,28 @@ def test_a_tokenizer_that_is_not_there_is_called_one(
     assert ran.code == 2 and "There is no tokenizer folder './nope'" in ran.err
     ran = cli.generate(prompts, "--tokenizer", prompts, *flags)
     assert ran.code == 2 and f"{prompts} is a file, not a tokenizer folder" in ran.err
+
+
+def test_a_long_silence_is_explained(
+    cli: Cli, prompts: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import santagen.cli.generate as generate
+
+    assert cli.generate(prompts, "-o", output, *FEW).err.count("every prompt") == 0
+
+    def slowly(call: Any) -> Any:
+        def slow(*arguments: Any, **settings: Any) -> Any:
+            time.sleep(0.3)
+            return call(*arguments, **settings)
+
+        return slow
+
+    monkeypatch.setattr(generate, "SLOW_SECONDS", 0.02)
+    monkeypatch.setattr(generate, "read_prompts", slowly(generate.read_prompts))
+    monkeypatch.setattr(generate.Job, "_open_writer", slowly(generate.Job._open_writer))
+    ran = cli.generate(prompts, "-o", output, "--resume", *FEW)
+    assert "reading and checking every prompt" in ran.err and f"what {output} holds" in ran.err
+    assert "every prompt" not in cli.generate(prompts, "-o", output, "--resume", *FEW, "-q").err
 
 
 def test_a_table_given_as_a_text_is_remarked_upon(cli: Cli, tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from santagen.config import ModelConfig
 from santagen.errors import SantagenError
+from santagen.io.text_pieces import can_cut, cut
 from santagen.io.tokenizer import Tokenizer, has_tokenizer
 from tests.io.tokenizer_files import ASSETS, copy_tokenizer, edit_json
 
@@ -21,6 +22,43 @@ BUNDLED = Tokenizer.from_directory(ASSETS, ModelConfig.from_directory(ASSETS))
 @given(st.text())
 def test_every_text_comes_back(text: str) -> None:
     assert BUNDLED.decode(BUNDLED.encode(text)) == text
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(
+    st.lists(
+        st.text(max_size=6)
+        | st.sampled_from(["def f(x):\n", "  \n\n   ", "'s", " 'll", "x1 2\t", "é\xa0", "\x1c ",
+                           "<fim-prefix>", "<|endoftext|> ", "_\n", "日本 ", "a\u200b\n", "\r\n"]),
+        max_size=30,
+    )
+)  # fmt: skip
+def test_a_long_text_in_pieces_has_the_ids_of_the_whole(parts: list[str]) -> None:
+    text, whole = "".join(parts), BUNDLED
+    with pytest.MonkeyPatch.context() as patch:
+        ids = whole.encode(text)
+        patch.setattr("santagen.io.tokenizer.LONG_TEXT", 3)
+        patch.setattr("santagen.io.text_pieces.PIECE", 2)
+        assert whole.encode_batch(["a", text, "b"]) == [whole.encode("a"), ids, whole.encode("b")]
+
+
+def test_only_a_tokenizer_that_cuts_there_itself_gets_pieces(tmp_path: Path) -> None:
+    assert can_cut(BUNDLED._inner)
+
+    def spaced(value: dict[str, Any]) -> None:
+        value["added_tokens"][0]["content"] = "two words"
+
+    def other_steps(value: dict[str, Any]) -> None:
+        split = {"type": "Split", "pattern": {"String": "b c"}, "behavior": "Isolated"}
+        value["pre_tokenizer"]["pretokenizers"][0] = split | {"invert": False}
+
+    for change in (spaced, other_steps):
+        folder = copy_tokenizer(tmp_path / change.__name__, change)
+        assert not can_cut(Tokenizer.from_directory(folder)._inner)
+    pieces = cut("ab cd\n" * 100_000)
+    assert len(pieces) > 5 and "".join(pieces) == "ab cd\n" * 100_000
+    assert all(piece[-1] in "bd" for piece in pieces[:-1])
+    assert cut("a" * 500_000) == ["a" * 500_000]
 
 
 def test_encode_agrees_with_transformers() -> None:
