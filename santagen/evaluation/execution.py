@@ -74,25 +74,33 @@ class Pool:
         self._queue.put((test, future))
         return future
 
-    def wait(self) -> None:
-        """Wait for all that was submitted, doubtful time-outs excepted."""
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for all that was submitted, doubtful time-outs excepted; False where `seconds` were
+        too few.
+        """
         with self._lock:
-            self._lock.wait_for(lambda: self._open == 0)
+            return self._lock.wait_for(lambda: self._open == 0, seconds)
+
+    def retry(self) -> bool:
+        """Run one doubtful time-out again; False where there is none. Only while nothing runs."""
+        with self._lock:
+            if not self._late:
+                return False
+            test, future = self._late.pop(0)
+            worker = self._spare.pop() if self._spare else None
+        self.retries += 1
+        worker, answer = self._attempts(worker, test)
+        with self._lock:
+            if worker is not None:
+                self._spare.append(worker)
+        self._settle(future, answer, retried=True)
+        return True
 
     def finish(self) -> None:
         """Wait for all that was submitted, then run the doubtful time-outs again, one at a time."""
         self.wait()
-        with self._lock:
-            late, self._late = self._late, []
-        for test, future in late:
-            self.retries += 1
-            with self._lock:
-                worker = self._spare.pop() if self._spare else None
-            worker, answer = self._attempts(worker, test)
-            with self._lock:
-                if worker is not None:
-                    self._spare.append(worker)
-            self._settle(future, answer, retried=True)
+        while self.retry():
+            pass
 
     def run(self, tests: Sequence[ProgramTest]) -> list[Outcome]:
         """All of `tests`, to the end."""

@@ -20,6 +20,8 @@ from santagen.evaluation.files import Sample
 from santagen.evaluation.outcomes import Outcome, ProgramTest
 from santagen.evaluation.tasks import Task
 
+POLL_SECONDS = 0.1  # how long a verdict may lie before it is handed on
+
 # What `Verdict.as_json` writes itself; anything else of a row came with the sample.
 _OWN_FIELDS = frozenset(
     "task_id index completion solution result passed class exception exact_match in_process "  # noqa: SIM905
@@ -123,12 +125,15 @@ class Scorer:
         yield from settled
 
     def finish(self) -> Iterator[Verdict]:
-        """Wait for everything, the doubtful time-outs included."""
+        """Wait for everything, the doubtful time-outs included; yields as verdicts are settled."""
         while self._running:
-            if self.pool is not None:
-                self.pool.wait()
+            assert self.pool is not None  # programs run
+            while not self.pool.wait(POLL_SECONDS):
                 yield from self.ready()
-                self.pool.finish()
+            yield from self.ready()
+            # What `ready` submitted runs first: a time-out is run again alone.
+            if self.pool.wait(0):
+                self.pool.retry()
             yield from self.ready()
         yield from self.ready()
 

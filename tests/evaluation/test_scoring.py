@@ -46,6 +46,22 @@ def test_verdicts_come_while_samples_are_still_made(task: Task, pool: Pool) -> N
     assert 0 < len(seen) < 20 and all(verdict.passed for verdict in seen)
 
 
+def test_verdicts_come_while_other_programs_run(task: Task, pool: Pool) -> None:
+    problem = dataclasses.replace(task.problems[0], timeout=2.0)
+    slow = f"    import time; time.sleep(0.6)\n{problem.canonical}"  # called twice
+    idle = "    import time; time.sleep(60)\n"
+    texts = [problem.canonical or "", slow, idle, idle + "#"]
+    scorer = Scorer(dataclasses.replace(task, problems=(problem,)), pool)
+    for index, text in enumerate(texts):
+        scorer.add(Sample(problem.task_id, index, text))
+    started = time.monotonic()
+    came = {verdict.sample.index: time.monotonic() - started for verdict in scorer.finish()}
+    # Neither is the quick one held back by the slow one, nor a time-out by the next one's retry.
+    quick, slow_one, first, last = sorted(came.values())
+    assert [quick, slow_one] == [came[0], came[1]]
+    assert slow_one - quick > 0.5 and first - slow_one > 1.0 and last - first > 1.0
+
+
 def test_identical_programs_run_once(task: Task, pool: Pool) -> None:
     scorer = Scorer(task, pool)
     samples = [
