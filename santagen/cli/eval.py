@@ -2,22 +2,21 @@
 
     task + sandbox -> self-check -> samples (LLM or file) -> Scorer -> RESULT.json, a table
 
-Checks what was asked for; the run itself is `eval_run`'s.
+What it refuses is `eval_checks`', the run itself `eval_run`'s.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from santagen.cli.console import Console
 from santagen.cli.describe import show_config
+from santagen.cli.eval_checks import check_comparison, check_options
 from santagen.cli.eval_options import EvalOptions
 from santagen.cli.eval_run import Evaluation, write_json
 from santagen.cli.eval_table import comparison_table
 from santagen.cli.interrupt import Interrupts
 from santagen.cli.settings import Resolved
-from santagen.errors import SantagenError
 from santagen.evaluation.compare import compare
 from santagen.evaluation.result import read_result
 
@@ -31,16 +30,13 @@ def run(settings: Resolved[EvalOptions]) -> int:
     console = Console(options.quiet, options.verbose)
     if options.compare:
         return _compare(options, console)
-    _check_options(options)
+    check_options(settings)
     with Interrupts() as interrupts:
         return Evaluation(settings, console, interrupts).run()
 
 
 def _compare(options: EvalOptions, console: Console) -> int:
-    if len(options.targets) != 2:
-        raise SantagenError(
-            "--compare takes two result files.", "santagen eval --compare A.json B.json"
-        )
+    check_comparison(options)
     first, second = options.targets
     found = compare(read_result(Path(first)), read_result(Path(second)), options.k)
     for line in comparison_table(found, (first, second)):
@@ -48,20 +44,3 @@ def _compare(options: EvalOptions, console: Console) -> int:
     if options.output is not None:
         write_json(options.output, found.as_json())
     return 0
-
-
-def _check_options(options: EvalOptions) -> None:
-    if len(options.targets) != 1:
-        raise SantagenError(
-            "eval takes one task or one file of samples.",
-            "As in santagen eval humaneval -m MODEL, or santagen eval SAMPLES.jsonl.",
-        )
-    if options.resume and options.overwrite:
-        raise SantagenError("--resume and --overwrite exclude each other.", "Give one of them.")
-    if options.resume and options.output in (None, "-"):
-        raise SantagenError("--resume needs a result file.", "Name it with -o RESULT.json.")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise SantagenError(
-            "eval runs in one process.",
-            "Generate with torchrun and santagen generate, then score the file with santagen eval.",
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,14 @@ def _positive(value: Any) -> int:
     return int(value)
 
 
+def _seconds(value: Any) -> float:
+    seconds = NUMBER.parse(value)
+    if not 0 < seconds < math.inf:
+        raise ValueError("a number of seconds above 0")
+    return float(seconds)
+
+
+SECONDS = Kind("X", _seconds)
 WHOLES = Kind("K", _positive, many=True)
 
 
@@ -63,7 +72,7 @@ class EvalOptions:
     sandbox: str = option("Sandbox", choice("auto", "namespaces", "bubblewrap", "plain"), "auto", "--sandbox", help="How programs are confined; auto takes the strongest that works.")
     unsafe: bool = option("Sandbox", SWITCH, False, "--unsafe", help="Accept limits without isolation where nothing better works.")
     workers: int | None = option("Sandbox", SIZE, None, "--workers", help="Programs that run at once.", shown_default="2 per core")
-    timeout: float | None = option("Sandbox", NUMBER, None, "--timeout", help="Seconds a program may take.", shown_default="3, or the language's")
+    timeout: float | None = option("Sandbox", SECONDS, None, "--timeout", help="Seconds a program may take.", shown_default="3, or the language's")
     memory: int = option("Sandbox", SIZE, 1 << 30, "--memory", help="Bytes a program may use.", shown_default="1G")
 
     output: str | None = option("Run", TEXT, None, "--output", "-o", help="Result to write, RESULT.json; - is standard output.")

@@ -17,6 +17,7 @@ from santagen.cli.app import run_program
 from santagen.evaluation.execution import Pool
 from tests.evaluation.conftest import ROWS, write_rows
 
+BAD_SECONDS = ("0", "-1", "nan", "inf")
 ALLOW = "--allow-code-execution"
 
 
@@ -171,11 +172,59 @@ def test_a_failed_start_leaves_an_earlier_result_alone(
         (["--compare", "a.json"], "two result files"),
         (["--compare", "a.json", "b.json"], "a.json does not exist"),
         (["mini", "--k", "0"], "--k can't be '0'"),
+        *((["mini", "--timeout", text], f"--timeout can't be '{text}'") for text in BAD_SECONDS),
+        (["mini", "--format", "evalplus", ALLOW], "--format is the form of --samples-out"),
+        (["mini", "--task", "mbpp", ALLOW], "--task mbpp is the task of a file"),
+        (["s.jsonl", "-m", "x", ALLOW], "--model is about generating"),
+        (["s.jsonl", "--greedy", ALLOW], "--greedy is about generating"),
+        (["s.jsonl", "-n", "5", ALLOW], "--n is about generating"),
+        (["s.jsonl", "--max-num-seqs", "5", ALLOW], "--max-num-seqs is about generating"),
+        (["mini", "--samples-out", "no/folder/s.jsonl", ALLOW], "folder no/folder of"),
+        (["mini", "--samples-out", "/", ALLOW], "--samples-out / is a directory"),
     ],
 )
 def test_faults_are_one_message(cli: Any, words: list[str], message: str) -> None:
     ran = cli(*words)
     assert ran.code == 2 and message in ran.err and "Traceback" not in ran.err
+
+
+def test_no_file_that_is_read_or_exists_is_replaced(
+    cli: Any, samples_file: Path, problem_file: Path, tmp_path: Path
+) -> None:
+    a, there = tmp_path / "a.json", tmp_path / "there.jsonl"
+    words = ["--problems", problem_file, ALLOW]
+    assert cli(samples_file, *words, "-o", a).code == 0
+    there.write_text("mine")
+    journal, alias = tmp_path / "a.samples.jsonl", tmp_path / "alias.jsonl"
+    alias.symlink_to(samples_file)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
+    for call, message in (
+        ([samples_file, *words, "--samples-out", samples_file, "--overwrite"], "which is read"),
+        ([samples_file, *words, "--samples-out", alias, "--overwrite"], "which is read"),
+        ([samples_file, *words, "--samples-out", problem_file, "--overwrite"], "which is read"),
+        ([samples_file, *words, "-o", samples_file, "--overwrite"], "which is read"),
+        ([journal, *words, "-o", a, "--overwrite"], "which is read"),
+        ([samples_file, *words, "--samples-out", there], f"{there} exists"),
+        ([samples_file, *words, "-o", a, "--samples-out", journal, "--resume"], "itself"),
+        (["--compare", a, a, "-o", a, "--overwrite"], "which is read"),
+        (["--compare", a, a, "-o", there], f"{there} exists"),
+        (["--compare", a, a, "-o", tmp_path / "no" / "c.json"], "does not exist"),
+    ):
+        ran = cli(*call)
+        assert ran.code == 2 and message in ran.err and "Traceback" not in ran.err, ran.err
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.json*")} == before
+    assert cli(samples_file, *words, "--samples-out", there, "--overwrite").code == 0
+    assert len(there.read_text().splitlines()) == 6
+    assert cli("--compare", a, a, "-o", there, "--overwrite").code == 0
+    assert json.loads(there.read_text())["task"] == "mini"
+
+
+def test_options_from_elsewhere_may_be_idle(
+    cli: Any, samples_file: Path, problem_file: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("SANTAGEN_EVAL_N", "5")
+    ran = cli(samples_file, "--problems", problem_file, ALLOW, "-o", "-")
+    assert ran.code == 0 and json.loads(ran.out)["problems"]["Mini/0"]["n"] == 2
 
 
 def test_results_are_compared(
