@@ -171,7 +171,7 @@ def _add_sharded(files: TensorFiles, index: Path, add: Any) -> None:
         raise SantagenError(f"{index.name} has no weight_map.", AGAIN)
     shards: dict[str, dict[str, TensorInfo]] = {}
     for name, shard in weight_map.items():
-        if shard not in shards:
+        if not isinstance(shard, str) or shard not in shards:
             _check_shard_name(index, shard)
             shards[shard] = add(files, shard)
             for extra, info in shards[shard].items():
@@ -194,7 +194,7 @@ def _check_shard_name(index: Path, shard: Any) -> None:
             f"{index.name} names the shard {shard!r}, which is not a plain file name.",
             "Shards lie beside the index: don't use this checkpoint unless you trust its source.",
         )
-    if not (index.parent / shard).is_file():
+    if not os.path.isfile(index.parent / shard):  # a name no system takes is no file either
         raise SantagenError(
             f"{index.name} names the shard {shard}, which is not in {index.parent}.",
             "Download the missing shard.",

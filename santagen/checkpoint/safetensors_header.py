@@ -94,7 +94,7 @@ def _tensor(file: str, name: str, entry: Any, data_start: int) -> TensorInfo:
     dtype, shape, span = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not _counts(shape) or not _counts(span) or len(span) != 2:
         raise SantagenError(f"{file} has no usable shape and data offsets for {name}.", AGAIN)
-    if dtype not in DTYPE_BYTES:
+    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise SantagenError(
             f"{file} stores {name} with dtype {dtype!r}, which santagen does not read.",
             "Convert the checkpoint to bfloat16, float16 or float32.",

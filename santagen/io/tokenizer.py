@@ -84,6 +84,7 @@ class Tokenizer:
                 description = _to_the_letter(json.loads(raw.decode("utf-8-sig")), file)
                 inner = tokenizers.Tokenizer.from_str(json.dumps(description))
                 added = {t["id"]: t["content"] for t in description["added_tokens"]}
+                _check_added(inner, description["added_tokens"], file)
             elif _is_legacy(directory):
                 inner, added, raw = _legacy(directory, settings)
             else:
@@ -204,15 +205,19 @@ def _to_the_letter(description: dict[str, Any], file: Path) -> dict[str, Any]:
     white space beside them, and a sentinel of the plain vocabulary is read as one token too.
     """
     model = description.get("model") or {}
-    steps = [
-        step for part in ("pre_tokenizer", "decoder") for step in _steps(description.get(part))
-    ]
+    steps = _steps(description.get("pre_tokenizer"))
     if model.get("type") not in ("BPE", None) or all(s.get("type") != "ByteLevel" for s in steps):
         raise SantagenError(
             f"{file} is no byte-level BPE tokenizer, which every GPT-BigCode model has.",
             "Take the tokenizer files from the same place as the weights.",
         )
-    for step in _steps(description.get("pre_tokenizer")):
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(name):  # the library may even end the process over one
+            raise SantagenError(
+                f"{file} sets {name}, which no byte-level BPE tokenizer has.",
+                "Take the tokenizer files from the same place as the weights.",
+            )
+    for step in steps:
         if "add_prefix_space" in step:
             step["add_prefix_space"] = False
     model["dropout"] = None
@@ -230,6 +235,18 @@ def _to_the_letter(description: dict[str, Any], file: Path) -> dict[str, Any]:
         "truncation": None,
         "padding": None,
     }
+
+
+def _check_added(inner: tokenizers.Tokenizer, added: list[dict[str, Any]], file: Path) -> None:
+    """The library gives a token another id in silence where its own is taken or not the next."""
+    for token in added:
+        found = inner.token_to_id(token["content"])
+        if found != token["id"]:
+            raise SantagenError(
+                f"{file} gives the added token {token['content']!r} the id {token['id']}, which "
+                f"it can't have ({'none' if found is None else found} is left for it).",
+                "Take the tokenizer files from the same place as the weights.",
+            )
 
 
 def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
