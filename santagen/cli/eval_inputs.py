@@ -10,7 +10,9 @@ from pathlib import Path
 from santagen.cli.eval_options import EvalOptions
 from santagen.errors import SantagenError
 from santagen.evaluation.files import SampleFile, read_samples
-from santagen.evaluation.tasks import Task, guess_task, is_task, load_task
+from santagen.evaluation.tasks import Task, guess_task, holds_problems, is_task, load_task
+
+MULTIPL_E = ("multipl-e", "multiple")  # its result files hold their problems
 
 
 def require_consent(options: EvalOptions, task: Task) -> None:
@@ -38,6 +40,8 @@ def chosen_task(options: EvalOptions) -> tuple[Task, SampleFile | None]:
             "Tasks are humaneval, mbpp, infilling, multipl-e, mini and mini-infilling.",
         )
     name = target if file is None else options.task or guess_task(file)
+    if problems is None and file is not None and name in MULTIPL_E and holds_problems(file):
+        problems = file
     whole = load_task(name, problems)
     task = whole.only(options.only or None, options.limit)
     if options.timeout is not None:

@@ -25,7 +25,7 @@ from santagen.cli.model import engine_settings, find_model, output_path
 from santagen.cli.progress import Tally
 from santagen.cli.settings import Resolved
 from santagen.evaluation.execution import Limits, Pool
-from santagen.evaluation.files import Sample, write_samples
+from santagen.evaluation.files import Sample, digest, write_samples
 from santagen.evaluation.generation import Settings, generate_samples, settings_for
 from santagen.evaluation.result import ResultFile, summarise
 from santagen.evaluation.runner import Scorer, Verdict
@@ -130,11 +130,10 @@ class Evaluation:
             settings |= {**self.sampling.as_json(), "preset": note, "prompts": task.form}
         elif self.samples_file is not None:
             found, samples = self.samples_file, Path(self.options.targets[0])
-            digest = hashlib.sha256(samples.read_bytes()).hexdigest() if samples.is_file() else None
             head["model"] = None
             head["samples"] = {
                 "file": str(samples),
-                "sha256": digest,
+                "sha256": digest(samples),
                 "format": found.format,
                 "echoes_removed": found.echoes,
             }

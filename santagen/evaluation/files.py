@@ -11,6 +11,7 @@ A completion is taken to the letter. A prompt repeated before it is dropped, and
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +21,12 @@ from typing import Any
 from santagen.errors import SantagenError
 from santagen.evaluation.problems import Problem
 from santagen.evaluation.statistics import GENERATED_AT
-from santagen.evaluation.task_sources import read_json_value, read_rows
+from santagen.evaluation.task_sources import (
+    is_json_file,
+    json_parts,
+    read_json_value,
+    read_rows,
+)
 from santagen.evaluation.tasks import Task
 from santagen.io.files import write_atomically
 
@@ -52,6 +58,14 @@ class SampleFile:
     echoes: int = 0
 
 
+def digest(path: Path) -> str:
+    """SHA-256 of a file of samples, or of all those in a folder with their names."""
+    if not path.is_dir():
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    whole = "".join(f"{part.name}\0{digest(part)}\n" for part in json_parts(path))
+    return hashlib.sha256(whole.encode()).hexdigest()
+
+
 _EXTRA = ("finish_reason", "stop_reason", "usage", GENERATED_AT)
 
 
@@ -60,14 +74,10 @@ def read_samples(path: Path, task: Task) -> SampleFile:
     together.
     """
     if path.is_dir():
-        parts = sorted([*path.glob("*.json"), *path.glob("*.json.gz")])
-        if not parts:
-            raise SantagenError(
-                f"{path} holds no .json or .json.gz files.", "Give a file of samples."
-            )
-        rows = [row for part in parts for row in _multipl_e_rows(read_json_value(part), part)]
+        values = [(read_json_value(part), part) for part in json_parts(path)]
+        rows = [row for value, part in values for row in _multipl_e_rows(value, part)]
         return _numbered(rows, task, path, "multipl-e")
-    if path.name.lower().endswith((".json", ".json.gz")):
+    if is_json_file(path):
         value = read_json_value(path)
         if isinstance(value, list) and all(isinstance(item, list) for item in value):
             return _numbered(_bigcode_rows(value, task, path), task, path, "bigcode")

@@ -19,12 +19,20 @@ Row = dict[str, Any]
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The objects of a .jsonl, .jsonl.gz, .json or .json.gz file (one, or a list)."""
+    """The objects of a .jsonl, .jsonl.gz, .json or .json.gz file (one, or a list), or those of all
+    .json and .json.gz files in a folder.
+    """
     rows: list[Row] = []
-    single = path.name.lower().endswith((".json", ".json.gz"))
-    if single:
+    if path.is_dir():
+        return [row for part in json_parts(path) for row in read_rows(part)]
+    if is_json_file(path):
         value = read_json_value(path)
-        return [value] if isinstance(value, dict) else list(value)
+        if not isinstance(value, (dict, list)):
+            raise SantagenError(
+                f"{path} holds neither an object nor a list of them.",
+                "Give a .jsonl file, or a .json file with a list.",
+            )
+        return [value] if isinstance(value, dict) else value
     source = open_source(str(path))
     if source.whole_file:
         raise SantagenError(
@@ -43,6 +51,21 @@ def read_rows(path: Path) -> list[Row]:
             )
         rows.append(row)
     return rows
+
+
+def is_json_file(path: Path) -> bool:
+    """Whether the name says that the file is one JSON value."""
+    return path.name.lower().endswith((".json", ".json.gz"))
+
+
+def json_parts(folder: Path) -> list[Path]:
+    """The JSON files of a folder, by name; raises SantagenError where there is none."""
+    parts = sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
+    if not parts:
+        raise SantagenError(
+            f"{folder} holds no .json or .json.gz files.", "Give a file, or another folder."
+        )
+    return parts
 
 
 def read_json_value(path: Path) -> Any:

@@ -25,6 +25,7 @@ from santagen.evaluation.task_sources import (
     bundled,
     fetch_humaneval,
     fetch_mbpp,
+    is_json_file,
     read_rows,
 )
 
@@ -135,7 +136,7 @@ def load_task(name: str, problems_file: Path | None = None) -> Task:
         where = f"{source}, problem {number}"
         try:
             problems.append(kind.read(row))
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise SantagenError(
                 f"{where}: it is no problem of task {key} ({type(error).__name__}: {error}).",
                 f"Check that the file belongs to {key}.",
@@ -283,21 +284,35 @@ def is_task(name: str) -> bool:
     return name in KINDS or name in ALIASES
 
 
+def holds_problems(samples: Path) -> bool:
+    """Whether a file, or each in a folder, is MultiPL-E's: a problem along with its completions."""
+    if not samples.is_dir() and not is_json_file(samples):
+        return False
+    return all(
+        isinstance(row, dict) and row.get("language") and {"tests", "completions"} <= set(row)
+        for row in read_rows(samples)
+    )
+
+
 def guess_task(samples: Path) -> str:
     """The task a file of samples is for, by its first id or its name; raises SantagenError where
     neither tells.
     """
-    name = samples.name.lower()
-    if samples.is_dir() or name.endswith((".json", ".json.gz")):
-        word = name.removeprefix("generations_").partition(".")[0]
+    rows: list[Row] = []
+    if samples.is_dir() or is_json_file(samples):
+        word = samples.name.lower().removeprefix("generations_").partition(".")[0]
         if is_task(word):
             return word
+        if holds_problems(samples):
+            rows = read_rows(samples)
     else:
         rows = read_rows(samples)
-        first = str(rows[0].get("task_id", "")) if rows else ""
-        for start, task in _TASKS_BY_ID.items():
-            if first.startswith(start):
-                return task
+    first = str(rows[0].get("task_id", rows[0].get("name", ""))) if rows else ""
+    for start, task in _TASKS_BY_ID.items():
+        if first.startswith(start):
+            return task
+    if rows and "completions" in rows[0]:
+        return "multipl-e"
     raise SantagenError(
         f"{samples} doesn't show which task its samples are for.",
         "Name it with --task, as in --task humaneval.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -171,6 +172,8 @@ def test_a_failed_start_leaves_an_earlier_result_alone(
         ([], "takes one task or one file"),
         (["--compare", "a.json"], "two result files"),
         (["--compare", "a.json", "b.json"], "a.json does not exist"),
+        (["mini", "--problems", "5.json", ALLOW], "neither an object nor a list"),
+        (["mbpp", "--problems", "no_test.jsonl", ALLOW], "it is no problem of task mbpp"),
         (["mini", "--k", "0"], "--k can't be '0'"),
         *((["mini", "--timeout", text], f"--timeout can't be '{text}'") for text in BAD_SECONDS),
         (["mini", "--format", "evalplus", ALLOW], "--format is the form of --samples-out"),
@@ -183,7 +186,14 @@ def test_a_failed_start_leaves_an_earlier_result_alone(
         (["mini", "--samples-out", "/", ALLOW], "--samples-out / is a directory"),
     ],
 )
-def test_faults_are_one_message(cli: Any, words: list[str], message: str) -> None:
+def test_faults_are_one_message(
+    cli: Any, words: list[str], message: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "s.jsonl", [{"task_id": "Mini/0", "completion": ""}])
+    (tmp_path / "5.json").write_text("5")
+    row = {"task_id": 11, "text": "", "code": "a = 1", "test_list": []}
+    write_rows(tmp_path / "no_test.jsonl", [row])
     ran = cli(*words)
     assert ran.code == 2 and message in ran.err and "Traceback" not in ran.err
 
@@ -217,6 +227,38 @@ def test_no_file_that_is_read_or_exists_is_replaced(
     assert len(there.read_text().splitlines()) == 6
     assert cli("--compare", a, a, "-o", there, "--overwrite").code == 0
     assert json.loads(there.read_text())["task"] == "mini"
+
+
+def test_results_of_multipl_e_hold_their_problems(cli: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    for name, answers in (("double", [2, 4]), ("triple", [3, 3])):
+        right = f"[[ $(f 1) == {answers[0]} ]]"
+        problem = {"name": name, "language": "sh", "prompt": "f() {\n", "tests": f"}}\n{right}"}
+        texts = [f"echo $(($1 * {answer}))" for answer in answers]
+        content = json.dumps({**problem, "stop_tokens": ["\n}"], "completions": texts})
+        (folder / f"{name}.json.gz").write_bytes(gzip.compress(content.encode()))
+    result = json.loads(cli(folder, ALLOW, "-o", "-").out)
+    assert result["task"] == "multipl-e" and not result["partial"]
+    assert {name: (p["n"], p["c"]) for name, p in result["problems"].items()} == {
+        "double": (2, 1),
+        "triple": (2, 2),
+    }
+    one = folder / "double.json.gz"
+    output = tmp_path / "r.json"
+    assert cli(one, ALLOW, "-o", output).code == 0
+    assert json.loads(output.read_text())["pass_at_k"]["1"]["value"] == 0.5
+    # Other tasks' samples in this form keep their task.
+    own = {"name": "Mini/0", "language": "py", "prompt": "", "tests": "", "completions": ["x"]}
+    (tmp_path / "own.json").write_text(json.dumps(own))
+    ran = cli(tmp_path / "own.json", ALLOW, "-o", "-")
+    assert json.loads(ran.out)["task"] == "mini"
+    # A folder that changed is another folder.
+    words = [folder, ALLOW, "--task", "multipl-e", "-o", tmp_path / "f.json"]
+    assert cli(*words).code == 0
+    one.unlink()
+    ran = cli(*words, "--resume")
+    assert ran.code == 2 and "samples was" in ran.err
 
 
 def test_options_from_elsewhere_may_be_idle(
