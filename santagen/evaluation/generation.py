@@ -49,7 +49,7 @@ def settings_for(
 ) -> Settings:
     """The task's preset, changed by what is given; `greedy`: one sample at temperature 0."""
     preset = task.preset
-    if greedy and (temperature or (n or 1) > 1):
+    if greedy and (temperature or n not in (None, 1)):
         raise SantagenError(
             "--greedy is one sample at temperature 0.", "Leave --temperature and -n out."
         )
@@ -58,10 +58,10 @@ def settings_for(
         limit = preset.length_limit
     custom = length_limit is not None or max_tokens is not None
     params = SamplingParams(
-        max_tokens=max_tokens or (limit if limit is not None else preset.max_tokens),
+        max_tokens=next(m for m in (max_tokens, limit, preset.max_tokens) if m is not None),
         temperature=0.0 if greedy else preset.temperature if temperature is None else temperature,
         top_p=1.0 if greedy else preset.top_p if top_p is None else top_p,
-        n=n or (1 if greedy or temperature == 0 else preset.n),
+        n=n if n is not None else 1 if greedy or temperature == 0 else preset.n,
         seed=seed,
         stop=task.stops,
     )
