@@ -7,6 +7,7 @@ refused. Large files of samples are read line by line.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -64,12 +65,35 @@ def _evaluation(path: Path, label: str) -> Evaluation:
     result = scrub(read_result(path))
     samples = samples_path(path)
     statistics = result.get("generation")
+    if not _is_statistics(statistics):
+        raise SantagenError(
+            f"{path} is damaged: how its samples came about is unreadable.", "Score it again."
+        )
     examples: dict[str, Example] = {}
     if samples.is_file():
         examples = _examples(_rows(samples), result["problems"])
         if statistics is None:  # written by an older santagen, or scored from a file
             statistics = sample_statistics(_rows(samples))
     return Evaluation(label, str(path), result, examples, statistics)
+
+
+def _is_statistics(found: Any) -> bool:
+    """Whether they are such as `sample_statistics` makes; None where there are none."""
+    try:
+        parts = [(found or {}).get(name) for name in ("completion_tokens", "timeline")]
+        series = ("counts",), ("samples", "tokens")
+        numbers = ("width", "total", "longest"), ("width", "seconds")
+        for part, lists, singles in zip(parts, series, numbers, strict=True):
+            values = [x for name in lists for x in part[name]] if part else []
+            values += [part[name] for name in singles] if part else []
+            if not all(math.isfinite(value) and value >= 0 for value in values):
+                return False
+            if part and (part["width"] <= 0 or len({len(part[name]) for name in lists}) > 1):
+                return False
+        reasons = [(found or {}).get(name, {}) for name in ("finish_reasons", "stop_reasons")]
+        return all(math.isfinite(count) for counts in reasons for count in counts.values())
+    except (KeyError, TypeError, AttributeError):
+        return False
 
 
 def _examples(rows: Iterable[dict[str, Any]], problems: dict[str, Any]) -> dict[str, Example]:

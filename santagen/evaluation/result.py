@@ -160,6 +160,11 @@ class ResultFile:
                 f"{self.path} exists.",
                 "Use --resume to go on with it, --overwrite to replace it, or another -o.",
             )
+        if resume and journal.exists() and not self.path.exists():
+            raise SantagenError(
+                f"{journal} is there without {self.path}, so it can't be gone on with.",
+                "Bring the result back, move the samples away, or start again with --overwrite.",
+            )
         self._goes_on = resume and self.path.exists()
         if self._goes_on:
             earlier = read_json(self.path, "start again with --overwrite")
@@ -181,15 +186,25 @@ class ResultFile:
         if not journal.exists():
             return
         lines = journal.read_bytes().split(b"\n")[:-1]  # the last is empty, or torn by a kill
-        for row in map(json.loads, lines):
-            key = (row["task_id"], row["index"])
-            if "class" in row:
-                self.verdicts[key] = Verdict.from_json(row)
-                self.waiting.pop(key, None)
-            elif key not in self.verdicts:
-                self.waiting[key] = Sample(
-                    *key, row["completion"], row.get("solution"), row.get("extra", {})
-                )
+        for number, line in enumerate(lines, start=1):
+            try:
+                self._recall(json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise SantagenError(
+                    f"{journal}, line {number} is damaged ({type(error).__name__}: {error}).",
+                    "Remove the line, and go on with --resume: its sample is made again.",
+                ) from None
+
+    def _recall(self, row: dict[str, Any]) -> None:
+        """Take a row of the journal: a sample, or its verdict, which comes after it."""
+        key = (row["task_id"], row["index"])
+        if "class" in row:
+            self.verdicts[key] = Verdict.from_json(row)
+            self.waiting.pop(key, None)
+        elif key not in self.verdicts:
+            self.waiting[key] = Sample(
+                *key, row["completion"], row.get("solution"), row.get("extra", {})
+            )
 
     def generated(self, sample: Sample) -> None:
         """A sample is there, not yet judged."""

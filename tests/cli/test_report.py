@@ -184,6 +184,16 @@ def test_the_page_is_the_same_each_time_and_can_go_to_stdout(cli: Cli, tmp_path:
         ('{"task": "mini", "problems": [1]}', "is no result of santagen eval"),
         ('{"task": "mini", "problems": {"a": {"n": 1, "c": 2, "classes": {}}}}', "is damaged"),
         ('{"task": "mini", "problems": {"a": 3}}', "is damaged"),
+        *(
+            (f'{{"task": "mini", "problems": {{}}, "generation": {found}}}', "is unreadable")
+            for found in (
+                "7",
+                '{"finish_reasons": {"stop": "x"}}',
+                '{"completion_tokens": {"total": 1}}',
+                '{"completion_tokens": {"total": 1, "longest": 1, "width": 0, "counts": [1]}}',
+                '{"timeline": {"seconds": 1, "width": 1, "samples": [1], "tokens": [1, 2]}}',
+            )
+        ),
         ('{"task": "mini", "problems": {}, "pass_at_k": {"1": {"value": "x"}}}', "is damaged"),
     ],
 )

@@ -198,6 +198,27 @@ def test_result_file_is_not_overwritten_or_mixed(task: Task, tmp_path: Path) -> 
     ResultFile.open(path, identity={"model": "b"}, head={}, overwrite=True).close()
 
 
+def test_what_cannot_be_gone_on_with_is_left_as_it_is(task: Task, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    made = ResultFile.open(path, identity={"model": "a"}, head={})
+    made.generated(Sample("Mini/0", 0, "x"))
+    made.generated(Sample("Mini/1", 0, "y"))
+    made.close()
+    journal = samples_path(path)
+    whole = journal.read_text()
+    first, second = whole.splitlines(keepends=True)
+    for bad in ("{'torn\n", "[1]\n", "{}\n", '{"task_id": "Mini/0", "index": 0}\n'):
+        journal.write_text(first + bad + second)
+        with pytest.raises(SantagenError, match=r"r\.samples\.jsonl, line 2 is damaged"):
+            ResultFile.open(path, identity={"model": "a"}, head={}, resume=True)
+        assert journal.read_text() == first + bad + second
+    journal.write_text(whole)
+    path.unlink()
+    with pytest.raises(SantagenError, match="is there without"):
+        ResultFile.open(path, identity={"model": "a"}, head={}, resume=True)
+    assert journal.read_text() == whole
+
+
 def result(task: str, counts: dict[str, tuple[int, int]]) -> dict[str, object]:
     return {"task": task, "problems": {key: {"n": n, "c": c} for key, (n, c) in counts.items()}}
 
