@@ -229,6 +229,24 @@ def test_other_kinds_of_tokenizer_are_refused(tmp_path: Path) -> None:
         Tokenizer.from_directory(copy_tokenizer(tmp_path / "t", fallback))
 
 
+def test_steps_that_lose_text_and_ids_that_move_are_refused(tmp_path: Path) -> None:
+    def no_bytes(value: dict[str, Any]) -> None:
+        del value["pre_tokenizer"]["pretokenizers"][1]
+
+    def prefix(value: dict[str, Any]) -> None:
+        value["model"]["continuing_subword_prefix"] = "x"
+
+    def moved(value: dict[str, Any]) -> None:
+        value["added_tokens"][0]["id"] = 7
+
+    for change, words in (
+        (no_bytes, "no byte-level BPE"), (prefix, "continuing_subword_prefix"), (moved, "the id 7,")
+    ):  # fmt: skip
+        with pytest.raises(SantagenError, match=words) as caught:
+            Tokenizer.from_directory(copy_tokenizer(tmp_path / change.__name__, change))
+        assert caught.value.hint
+
+
 def test_the_fingerprint_follows_the_file(tmp_path: Path) -> None:
     same = Tokenizer.from_directory(copy_tokenizer(tmp_path / "a"))
     other = Tokenizer.from_directory(copy_tokenizer(tmp_path / "b", mark="_"))
