@@ -190,16 +190,27 @@ def write_samples(
         )
         write_atomically(path, (_line(row) for row in rows))
     elif format == "bigcode":
-        by_problem: dict[str, list[str]] = {problem.task_id: [] for problem in task.problems}
-        for sample in samples:
-            by_problem[sample.task_id].append(sample.program_for(problems[sample.task_id]))
-        write_atomically(path, [json.dumps(list(by_problem.values())).encode()])
+        write_atomically(path, [json.dumps(_by_order(samples, task)).encode()])
     elif format == "multipl-e":
         _write_multipl_e(path, samples, task)
     else:
         raise SantagenError(
             f"--format {format} is not known.", f"Choose one of {', '.join(FORMATS)}."
         )
+
+
+def _by_order(samples: Iterable[Sample], task: Task) -> list[list[str]]:
+    """Programs by their problem's place in the full task: empty where it has none, up to the last
+    that has.
+    """
+    problems = task.by_id()
+    programs: dict[str, list[str]] = {task_id: [] for task_id in task.order}
+    for sample in samples:
+        programs[sample.task_id].append(sample.program_for(problems[sample.task_id]))
+    found = list(programs.values())
+    while found and not found[-1]:
+        found.pop()
+    return found
 
 
 def _write_multipl_e(folder: Path, samples: Iterable[Sample], task: Task) -> None:

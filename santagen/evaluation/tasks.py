@@ -58,7 +58,7 @@ class Task:
     preset: Preset
     source: str
     fingerprint: str  # SHA-256 of the problems
-    whole: int  # how many problems the full task has
+    order: tuple[str, ...]  # the ids of all problems of the full task
     readable: tuple[str, ...] = ()  # folders of the tools that run the programs
     form: str = "taken to the letter"  # what is done to the data's prompt before the model sees it
 
@@ -73,7 +73,7 @@ class Task:
 
     @property
     def partial(self) -> bool:
-        return len(self.problems) < self.whole
+        return len(self.problems) < len(self.order)
 
     @property
     def stops_in_words(self) -> str:
@@ -163,9 +163,8 @@ def _task(name: str, kind: _Kind, problems: list[Problem], rows: list[Row], sour
     if name == "infilling":
         name = _infilling_name(ids[0])
     preset = PRESETS.get(name, kind.preset)
-    count = len(problems)
     return Task(
-        name, tuple(problems), kind.stops, preset, source, digest, count, readable, kind.form
+        name, tuple(problems), kind.stops, preset, source, digest, tuple(ids), readable, kind.form
     )
 
 

@@ -65,6 +65,14 @@ def test_a_repeated_prompt_is_dropped_and_counted(task: Task, tmp_path: Path) ->
     assert [s.completion for s in found.samples] == ["return 1"] * 2  # the same program either way
 
 
+def test_bigcode_lists_keep_their_places_for_some_problems(task: Task, tmp_path: Path) -> None:
+    path = tmp_path / "generations_mini.json"
+    some = task.only(["Mini/1"])
+    write_samples(path, [Sample("Mini/1", 0, "return 5\n")], some, "bigcode")
+    assert json.loads(path.read_text()) == [[], [some.problems[0].prompt + "return 5\n"]]
+    assert [s.task_id for s in read_samples(path, task).samples] == ["Mini/1"]
+
+
 def test_bigcode_lists_are_prompt_and_completion_by_order(task: Task, tmp_path: Path) -> None:
     path = tmp_path / "g.json"
     path.write_text(
