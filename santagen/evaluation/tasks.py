@@ -306,6 +306,8 @@ def guess_task(samples: Path) -> str:
             rows = read_rows(samples)
     else:
         rows = read_rows(samples)
+        if not rows:
+            raise SantagenError(f"{samples} holds no samples.", "Give a file with at least one.")
     first = str(rows[0].get("task_id", rows[0].get("name", ""))) if rows else ""
     for start, task in _TASKS_BY_ID.items():
         if first.startswith(start):

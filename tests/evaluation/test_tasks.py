@@ -123,6 +123,8 @@ def test_the_task_of_a_file_is_guessed_by_its_ids(tmp_path: Path) -> None:
     for task_id, name in (("HumanEval/3", "humaneval"), ("Mbpp/4", "mbpp"), ("Mini/1", "mini")):
         assert guess_task(write_rows(tmp_path / "s.jsonl", [{"task_id": task_id}])) == name
     assert guess_task(tmp_path / "generations_humaneval.json") == "humaneval"
+    with pytest.raises(SantagenError, match="holds no samples"):
+        guess_task(write_rows(tmp_path / "s.jsonl", []))
     with pytest.raises(SantagenError, match="doesn't show which task"):
         guess_task(write_rows(tmp_path / "s.jsonl", [{"task_id": "7"}]))
     assert all(is_task(name) for name in KINDS) and not is_task("s.jsonl")
