@@ -40,16 +40,18 @@ def cpu_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(x, weight, bias)[:rows]
 
 
-def cpu_activation(act: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-    """act(y) of y [M, N], a row's bits independent of its place."""
+def cpu_activation(act_: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+    """act(y) of y [M, N], a row's bits independent of its place; `act_` works in place, y is
+    lost."""
     rows, width = y.shape
     if width % VECTORS:
-        return cpu_activation(act, F.pad(y, (0, -width % VECTORS)))[:, :width]
+        return cpu_activation(act_, F.pad(y, (0, -width % VECTORS)))[:, :width]
     flat = y.reshape(-1)
     # A call on a multiple of T * GRAIN elements gives each of T threads whole grains; what is
     # left is done by one.
     count, whole = flat.numel(), torch.get_num_threads() * GRAIN
     shared = count // whole * whole
     bounds = [*({0, shared} if shared else {0}), *range(shared + GRAIN, count, GRAIN), count]
-    parts = [act(flat[a:b]) for a, b in pairwise(sorted(bounds))]
-    return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(rows, width)
+    for start, stop in pairwise(sorted(bounds)):
+        act_(flat[start:stop])
+    return flat.view(rows, width)

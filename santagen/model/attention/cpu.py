@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from santagen.model.attention.base import CacheShape, KVCache, Seqlen
 
@@ -57,11 +58,11 @@ class TileGroup:
     pair_tile: Tensor  # [P]
     pair_block: Tensor | slice  # [P] cache block, or a range of blocks in place
     extra_block: Tensor | None  # blocks read again for other owners, after the range
-    masked: Tensor  # indices of pairs with a masked entry
-    mask: Tensor  # [masked pairs, M, block_size] bool, True = not visible; in decode what to add to
-    # the scores of every pair, [P, 1, 1, block_size], 0 or -inf
+    mask: Tensor  # of the first pairs, [masked, 1, M, 1, block_size] bool, True = not visible; in
+    # decode what to add to the scores of every pair, [P, 1, 1, block_size], 0 or -inf
     joined: Tensor  # [N, J] pair of each tile and block step, P where there is none
-    steps: list[tuple[Tensor, Tensor]]  # prefill: per block step after the first, (tiles, pairs)
+    bags: Tensor  # the pairs of tile 0 in block order, then those of tile 1, ...
+    bag_starts: Tensor  # [N]
     scratch: Scratch  # one for all groups and layers of a forward
 
 
@@ -74,6 +75,8 @@ class CpuAttention:
 
     def __init__(self, block_size: int = 64) -> None:
         self.block_size = block_size
+        self._slots: Tensor | None = None
+        self._runs: tuple[Tensor, Tensor] | None = None
 
     def allocate(self, shape: CacheShape, dtype: torch.dtype, device: torch.device) -> KVCache:
         lead = (shape.n_layer, shape.num_blocks, shape.n_kv_head)
@@ -115,9 +118,19 @@ class CpuAttention:
     def write(self, cache: KVCache, key: Tensor, value: Tensor, slots: Tensor) -> None:
         key_cache, value_cache = cache  # [blocks, kv heads, D, bs], [blocks, kv heads, bs, D]
         block_size = key_cache.shape[-1]
-        block, offset = slots // block_size, slots % block_size
-        key_cache[block, :, :, offset] = key
-        value_cache[block, :, offset] = value
+        if slots is not self._slots:  # the same for every layer of a forward
+            self._slots, self._runs = slots, _runs(slots, block_size)
+        if self._runs is None:
+            block, offset = slots // block_size, slots % block_size
+            key_cache[block, :, :, offset] = key
+            value_cache[block, :, offset] = value
+            return
+        blocks, tokens = self._runs
+        keys, values = (  # [blocks, bs, kv heads, D]
+            new.index_select(0, tokens.view(-1)).unflatten(0, tokens.shape) for new in (key, value)
+        )
+        key_cache.index_copy_(0, blocks, keys.permute(0, 2, 3, 1))
+        value_cache.index_copy_(0, blocks, values.transpose(1, 2))
 
     def prefill(
         self,
@@ -156,6 +169,23 @@ def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(np.zeros(count, np.uint8)).view(dtype).view(shape)
 
 
+def _runs(slots: Tensor, block_size: int) -> tuple[Tensor, Tensor] | None:
+    """(blocks [n], tokens [n, block_size]) where the new tokens fill blocks from their starts.
+
+    A block that is not filled is given its last token again: nobody reads these slots before they
+    are written. Whole blocks are transposed in the cache lines' order, several times faster than
+    token by token. None where some run starts inside a block, as in decode.
+    """
+    starts = torch.ones_like(slots, dtype=torch.bool)
+    starts[1:] = (slots[1:] != slots[:-1] + 1) | (slots[1:] % block_size == 0)
+    first = starts.nonzero().squeeze(1)
+    if 2 * len(first) > len(slots) or bool((slots[first] % block_size).any()):
+        return None
+    length = torch.diff(first, append=torch.tensor([len(slots)]))
+    step = torch.minimum(torch.arange(block_size), length.unsqueeze(1) - 1)
+    return slots[first] // block_size, first.unsqueeze(1) + step
+
+
 def _tiles(lengths: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """(sequence, first token within it) of every tile of `width` tokens."""
     counts = (lengths + width - 1) // width
@@ -179,16 +209,18 @@ def _group(
     real = torch.arange(longest) < blocks.unsqueeze(1)  # [tiles, J]
     tile, number = real.nonzero(as_tuple=True)  # of every wanted pair
     wanted = tables[tile, number]
-    order, pair_block, extra = (
-        _in_place(wanted) if decode else (torch.arange(len(tile)), wanted, None)
-    )
+    # A pair needs a mask where its block reaches past the first token of the tile.
+    needs = (number + 1) * block_size - 1 > position[tile, 0]
+    if decode:
+        order, pair_block, extra = _in_place(wanted)
+    else:
+        order, extra = torch.cat([needs.nonzero(), (~needs).nonzero()]).squeeze(1), None
+        pair_block = wanted[order]
     computed = order >= 0
     where = torch.empty(len(tile), dtype=torch.long)  # of every wanted pair among the computed ones
     where[order[computed]] = computed.nonzero().squeeze(1)
     joined = torch.full((tiles, longest), len(order))
     joined[real] = where
-    # A pair needs a mask where its block reaches past the first token of the tile.
-    needs = (number + 1) * block_size - 1 > position[tile, 0]
     keys = number[needs].unsqueeze(1) * block_size + torch.arange(block_size)  # [masked, bs]
     mask = keys.unsqueeze(1) > position[tile[needs]].unsqueeze(2)
     if decode:
@@ -197,13 +229,12 @@ def _group(
             mask.squeeze(1), -torch.inf
         )
         mask = bias.view(-1, 1, 1, block_size)
-    steps = []
-    for step in range(1, 1 if decode else longest):
-        reach = real[:, step].nonzero().squeeze(1)
-        steps.append((reach, joined[reach, step]))
+    else:
+        mask = mask.unsqueeze(1).unsqueeze(3)
     pair_tile = tile[order.clamp(min=0)]
+    starts = torch.cumsum(blocks, 0) - blocks
     return TileGroup(
-        tokens, keep, pair_tile, pair_block, extra, where[needs], mask, joined, steps, scratch
+        tokens, keep, pair_tile, pair_block, extra, mask, joined, where, starts, scratch
     )
 
 
@@ -263,11 +294,9 @@ def _attend(query: Tensor, cache: KVCache, group: TileGroup, scale: float) -> Te
     scores = scores.view(pairs, kv_heads, padded, size)
     if group.tokens is None:
         scores.add_(group.mask)
-    elif len(group.masked):
-        mask = group.mask.repeat_interleave(per_kv, dim=1).unsqueeze(1)  # [masked, 1, rows, bs]
-        scores[group.masked, :, :rows] = scores[group.masked, :, :rows].masked_fill_(
-            mask, -torch.inf
-        )
+    else:  # the masked pairs come first
+        masked = scores[: len(group.mask), :, :rows].unflatten(2, (width, per_kv))
+        masked.masked_fill_(group.mask, -torch.inf)
     # Every row's own maximum, over all its blocks: its first block always has a visible key.
     top = scores.amax(-1, keepdim=True)
     none = top.new_full((1, *top.shape[1:]), -torch.inf)
@@ -275,28 +304,11 @@ def _attend(query: Tensor, cache: KVCache, group: TileGroup, scale: float) -> Te
     scores.sub_(highest.index_select(0, group.pair_tile)).exp_()
     total = scores.sum(-1, keepdim=True)
     torch.bmm(scores.flatten(0, 1), _blocks(value_cache, group).float(), out=partial)
-    # A block that was computed for nobody may hold anything: it is never added.
-    add_up = _add_up_few if group.tokens is None else _add_up_many
-    out = add_up(partial.view(pairs, kv_heads, padded, dim), group)
-    out = out.div_(add_up(total, group))[:, :, :rows]
+    # Each tile's pairs, added in block order. A block that was computed for nobody may hold
+    # anything: it is in no bag.
+    shape = (tiles, kv_heads, padded)
+    out = embedding_bag(group.bags, partial.view(pairs, -1), group.bag_starts, mode="sum")
+    norm = embedding_bag(group.bags, total.view(pairs, -1), group.bag_starts, mode="sum")
+    out = out.view(*shape, dim).div_(norm.view(*shape, 1))[:, :, :rows]
     out = out.reshape(tiles, kv_heads, width, per_kv, dim).transpose(1, 2)
     return out.reshape(tiles, width, heads, dim).to(dtype)
-
-
-def _add_up_few(parts: Tensor, group: TileGroup) -> Tensor:
-    """Each tile's pairs added in block order, [tiles, ...]: all gathered, absent ones as zeros."""
-    parts = torch.cat([parts, parts.new_zeros(1, *parts.shape[1:])])
-    by_step = group.joined.t()  # [J, tiles]
-    steps = parts.index_select(0, by_step.reshape(-1)).unflatten(0, by_step.shape)
-    out = steps[0]
-    for step in steps[1:]:
-        out.add_(step)
-    return out
-
-
-def _add_up_many(parts: Tensor, group: TileGroup) -> Tensor:
-    """As `_add_up_few`, one block step after the other, for tiles of many rows."""
-    out = parts.index_select(0, group.joined[:, 0])
-    for tile, pair in group.steps:
-        out.index_add_(0, tile, parts.index_select(0, pair))
-    return out
