@@ -152,13 +152,12 @@ def main() -> None:
         for tool, batch in [("santagen", 0), *peers]:
             settings = (tool, batch, work, arguments.threads, arguments.repeat)
             with ProcessPoolExecutor(1, get_context("spawn")) as process:
-                rates = [tokens / seconds for seconds in process.submit(measure, *settings).result()]
+                times = process.submit(measure, *settings).result()
+            rates = [tokens / seconds for seconds in times]
             label = f"{tool}, batch {batch}, sorted" if batch else tool
             found[label] = statistics.median(rates)
-            print(
-                f"  {label:36} {found[label]:8,.0f} tok/s   ({min(rates):,.0f} to {max(rates):,.0f})",
-                flush=True,
-            )
+            spread = f"({min(rates):,.0f} to {max(rates):,.0f})"
+            print(f"  {label:36} {found[label]:8,.0f} tok/s   {spread}", flush=True)
         own = found.pop("santagen")
         print(f"  santagen / best peer = {own / max(found.values()):.2f}")
 
