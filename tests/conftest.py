@@ -15,12 +15,24 @@ from tests.offline import sitecustomize  # noqa: F401  (importing it blocks the 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 
-# Before any test module imports torch. More threads wait for each other on a busy machine.
+# Before torch is imported. More threads wait for each other on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT / "tests" / "offline"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
+import torch  # noqa: E402
+
+INTERPRET = "TRITON_INTERPRET"
+# Triton reads it when a kernel is defined, so before any test module is imported; the tests in
+# tests/kernels set it again for themselves (see their conftest), no other test does.
+if not torch.cuda.is_available():
+    os.environ.setdefault(INTERPRET, "1")
+
+
+def pytest_collection_finish() -> None:
+    if not torch.cuda.is_available():
+        os.environ.pop(INTERPRET, None)
 
 
 @pytest.fixture(autouse=True)

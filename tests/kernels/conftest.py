@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
-INTERPRET = "TRITON_INTERPRET"
-
-# Triton reads it when a kernel is defined, so it must be set before any test module is imported.
-if not torch.cuda.is_available():
-    os.environ.setdefault(INTERPRET, "1")
-
-
-def pytest_collection_finish() -> None:
-    if not torch.cuda.is_available():
-        os.environ.pop(INTERPRET, None)
+from tests.conftest import INTERPRET
 
 
 @pytest.fixture(autouse=True)
