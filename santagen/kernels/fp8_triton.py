@@ -10,7 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from santagen.kernels.activation_triton import gelu_tanh
 from santagen.kernels.fp8 import FLOAT8, LARGEST, SMALLEST
+from santagen.kernels.layer_norm_triton import standardise
 
 _LARGEST = tl.constexpr(LARGEST)
 _SMALLEST = tl.constexpr(SMALLEST)
@@ -33,9 +35,8 @@ def _quantize_kernel(
     k = tl.arange(0, BLOCK)
     mask = k < width
     value = tl.load(x_ptr + row * x_row + k, mask=mask, other=0.0).to(tl.float32)
-    if GELU:  # x sigmoid(2 u) = x (1 + tanh(u)) / 2
-        u = 0.7978845608028654 * (value + 0.044715 * value * value * value)
-        value = value / (1.0 + tl.exp(-2.0 * u))
+    if GELU:
+        value = gelu_tanh(value)
     _store_quantized(q_ptr, scale_ptr, row, value, k, mask, width)
 
 
@@ -55,12 +56,10 @@ def _norm_quantize_kernel(
         rounded = total.to(sum_ptr.dtype.element_ty)
         tl.store(sum_ptr + row * width + k, rounded, mask=mask)
         total = rounded.to(tl.float32)
-    mean = tl.sum(total, 0) / width
-    centred = tl.where(mask, total - mean, 0.0)
-    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / width + eps)
+    normed = standardise(total, mask, width, eps)
     weight = tl.load(weight_ptr + k, mask=mask, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + k, mask=mask, other=0.0).to(tl.float32)
-    normed = (centred * scale * weight + bias).to(sum_ptr.dtype.element_ty).to(tl.float32)
+    normed = (normed * weight + bias).to(sum_ptr.dtype.element_ty).to(tl.float32)
     _store_quantized(q_ptr, scale_ptr, row, normed, k, mask, width)
 
 

@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from santagen.config import TANH_GELUS
+from santagen.kernels.activation_triton import activate
 from santagen.kernels.gptq_packed import PackedWeight
 from santagen.kernels.triton_support import interpreted
 
@@ -71,20 +72,6 @@ def _plane(
     return (biased - (zero.to(tl.float32) + 8388608.0)[:, None]).to(DTYPE)  # 2^23 + code
 
 
-@triton.jit
-def _activate(y, ACT: tl.constexpr):
-    if ACT == "gelu":
-        y = 0.5 * y * (1.0 + tl.erf(y * 0.7071067811865476))
-    elif ACT == "gelu_tanh":
-        inner = 1.5957691216057308 * (y + 0.044715 * y * y * y)
-        y = y / (1.0 + tl.exp(-inner))
-    elif ACT == "relu":
-        y = tl.maximum(y, 0.0)
-    elif ACT == "silu":
-        y = y / (1.0 + tl.exp(-y))
-    return y
-
-
 @triton.jit(do_not_specialize=["rows", "outputs", "tiles", "splits"])
 def _matmul_kernel(
     y_ptr, x_ptr, word_ptr, scale_ptr, zero_ptr, bias_ptr, part_ptr, counter_ptr,
@@ -134,7 +121,7 @@ def _matmul_kernel(
         if HAS_BIAS:
             bias = tl.load(bias_ptr + n, mask=in_n, other=0.0)
             acc += bias.to(tl.float32)[:, None]
-        y = _activate(acc, ACT)
+        y = activate(acc, ACT)
         tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from santagen.kernels.activation_triton import gelu_tanh
+
 # One instruction's rows at least, so that every size runs on the same kind of tensor core product.
 MIN_BLOCK_M = 64
 BLOCK_K = 64  # one for all sizes: it is what the order of a sum depends on
@@ -43,9 +45,8 @@ def _linear_kernel(
         weight_at += BLOCK_K
     if HAS_BIAS:
         acc += tl.load(bias_ptr + n, mask=n < outputs, other=0.0).to(tl.float32)[None, :]
-    if GELU:  # x sigmoid(2 u) = x (1 + tanh(u)) / 2
-        u = 0.7978845608028654 * (acc + 0.044715 * acc * acc * acc)
-        acc = acc / (1.0 + tl.exp(-2.0 * u))
+    if GELU:
+        acc = gelu_tanh(acc)
     y_at = y_ptr + m[:, None] * outputs + n[None, :]
     mask = (m < rows)[:, None] & (n < outputs)[None, :]
     tl.store(y_at, acc.to(y_ptr.dtype.element_ty), mask=mask)

@@ -12,6 +12,15 @@ from torch import Tensor
 
 
 @triton.jit
+def standardise(total, mask, width, eps):
+    """A float32 row, zero where `mask` is not set, brought to mean 0 and variance 1."""
+    mean = tl.sum(total, 0) / width
+    centred = tl.where(mask, total - mean, 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / width + eps)
+    return centred * scale
+
+
+@triton.jit
 def _layer_norm_kernel(
     normed_ptr, sum_ptr, x_ptr, residual_ptr, bias_of_x_ptr, weight_ptr, bias_ptr, place_ptr, eps,
     x_row, residual_row, width,
@@ -30,13 +39,10 @@ def _layer_norm_kernel(
     rounded = total.to(normed_ptr.dtype.element_ty)
     if HAS_RESIDUAL or HAS_BIAS:
         tl.store(sum_ptr + row * width + e, rounded, mask=mask)
-    total = rounded.to(tl.float32)
-    mean = tl.sum(total, 0) / width
-    centred = tl.where(mask, total - mean, 0.0)
-    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / width + eps)
+    normed = standardise(rounded.to(tl.float32), mask, width, eps)
     weight = tl.load(weight_ptr + e, mask=mask, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + e, mask=mask, other=0.0).to(tl.float32)
-    normed = centred * scale * weight + bias
+    normed = normed * weight + bias
     at = e
     if HAS_PLACE:
         at = tl.load(place_ptr + e, mask=mask, other=0)

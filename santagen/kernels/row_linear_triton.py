@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from santagen.kernels.activation_triton import gelu_tanh
+from santagen.kernels.layer_norm_triton import standardise
 from santagen.kernels.row_linear import Norm
 
 
@@ -38,10 +40,7 @@ def _row_linear_kernel(
         if HAS_RESIDUAL:
             if tl.program_id(0) == 0:
                 tl.store(sum_ptr + k, rounded, mask=inside)
-        total = rounded.to(tl.float32)
-        mean = tl.sum(total, 0) / K
-        centred = tl.where(inside, total - mean, 0.0)
-        normed = centred * (1.0 / tl.sqrt(tl.sum(centred * centred, 0) / K + eps)) * scale + shift
+        normed = standardise(rounded.to(tl.float32), inside, K, eps) * scale + shift
         normed = normed.to(y_ptr.dtype.element_ty).to(tl.float32)
         acc = tl.sum(weight.to(tl.float32) * normed[None, :], 1)
     else:
@@ -54,9 +53,8 @@ def _row_linear_kernel(
         acc = tl.sum(partial, 1)
     if HAS_BIAS:
         acc += tl.load(bias_ptr + n, mask=n < outputs, other=0.0).to(tl.float32)
-    if GELU:  # x sigmoid(2 u) = x (1 + tanh(u)) / 2
-        u = 0.7978845608028654 * (acc + 0.044715 * acc * acc * acc)
-        acc = acc / (1.0 + tl.exp(-2.0 * u))
+    if GELU:
+        acc = gelu_tanh(acc)
     tl.store(y_ptr + n, acc.to(y_ptr.dtype.element_ty), mask=n < outputs)
 
 
