@@ -11,8 +11,8 @@ from pathlib import Path
 from santagen.cli.console import Console
 from santagen.cli.convert_options import ConvertOptions
 from santagen.cli.describe import show_config
-from santagen.cli.inspect_table import size
 from santagen.cli.interrupt import Interrupts
+from santagen.cli.labelled import size
 from santagen.cli.settings import Resolved
 from santagen.errors import SantagenError
 from santagen.io.files import OutputLock

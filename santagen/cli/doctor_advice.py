@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from santagen.checkpoint.inspection import DTYPE_BYTES
-from santagen.cli.inspect_table import size
+from santagen.cli.labelled import size
 
 STOP, ADVICE = "stop", "advice"
 GPU_SHARE = 0.9  # the default --gpu-memory-utilization

@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from santagen.cli.inspect_table import size
-
-LABEL = 13
-Text = str | list[str]
+from santagen.cli.labelled import Text, labelled, size
 
 
 def table(report: dict[str, Any]) -> list[str]:
     """The lines of a report as cli.doctor builds it."""
-    lines = []
-    for label, text in _rows(report):
-        first, *rest = text if isinstance(text, list) else [text]
-        lines.append(f"{label:<{LABEL}}{first}")
-        lines += [f"{'':<{LABEL}}{line}" for line in rest]
-    return lines
+    return labelled(_rows(report))
 
 
 def _rows(report: dict[str, Any]) -> Iterator[tuple[str, Text]]:

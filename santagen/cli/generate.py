@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 SHOWN_FAILURES = 5
 SLOW_SECONDS = 1.5  # of silence
+TOKENISED_TOGETHER = 256  # rows
 # What a resumed run must share with the first, beside the model, the prompts and the sampling.
 DECIDES_BYTES = (
     "quantization", "invariant", "block_size", "fim_mode", "truncate", "max_model_len",
@@ -201,7 +202,7 @@ class Job:
         self._begun = False  # whether the output holds samples of this run
         self.tally = Tally(0, inputs.params.max_tokens)
         self.degenerate = Degenerate()
-        self.tokenised_together = 256  # rows
+        self.tokenised_together = TOKENISED_TOGETHER
         self.remarks: Counter[str] = Counter()  # of how many rows
 
     def run(self) -> int:

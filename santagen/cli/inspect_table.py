@@ -6,23 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from santagen.cli.inspect_memory import ROWS
+from santagen.cli.labelled import Text, labelled, size
 
-LABEL = 13
 UNKNOWN = "can't be told"
-UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def table(report: dict[str, Any]) -> list[str]:
     """The lines of a report as cli.inspect builds it."""
-    lines = []
-    for label, text in _rows(report):
-        first, *rest = text if isinstance(text, list) else [text]
-        lines.append(f"{label:<{LABEL}}{first}")
-        lines += [f"{'':<{LABEL}}{line}" for line in rest]
-    return lines
+    return labelled(_rows(report))
 
 
-def _rows(report: dict[str, Any]) -> Iterator[tuple[str, str | list[str]]]:
+def _rows(report: dict[str, Any]) -> Iterator[tuple[str, Text]]:
     revision = f" at {report['revision']}" if report["revision"] else ""
     yield "model", f"{report['model']}{revision}"
     yield "architecture", _architecture(report["architecture"])
@@ -40,15 +34,7 @@ def _rows(report: dict[str, Any]) -> Iterator[tuple[str, str | list[str]]]:
     yield "runs", "yes" if report["runs"] else "no, see below"
 
 
-def size(count: int) -> str:
-    """A number of bytes for people: 4.20 GiB."""
-    value, unit = float(count), 0
-    while value >= 1024 and unit < len(UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.2f} {UNITS[unit]}" if unit else f"{count} bytes"
-
-
-def _architecture(found: dict[str, Any] | None) -> str | list[str]:
+def _architecture(found: dict[str, Any] | None) -> Text:
     if found is None:
         return UNKNOWN
     heads = "1 head" if found["n_kv_head"] == 1 else f"{found['n_kv_head']} heads"
@@ -77,7 +63,7 @@ def _files(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _layout(found: dict[str, Any] | None) -> str | list[str]:
+def _layout(found: dict[str, Any] | None) -> Text:
     if found is None:
         return UNKNOWN
     return [
@@ -87,7 +73,7 @@ def _layout(found: dict[str, Any] | None) -> str | list[str]:
     ]
 
 
-def _quantization(found: dict[str, Any] | None) -> str | list[str]:
+def _quantization(found: dict[str, Any] | None) -> Text:
     if found is None:
         return "no"
     group = "one group" if found["group_size"] == -1 else f"groups of {found['group_size']}"
@@ -124,7 +110,7 @@ def _memory(found: dict[str, Any], length: int) -> list[str]:
     return lines
 
 
-def _tokenizer(found: dict[str, Any] | None) -> str | list[str]:
+def _tokenizer(found: dict[str, Any] | None) -> Text:
     if found is None:
         return "none"
     ends = ", ".join(f"{end['id']} {end['token'] or ''}".strip() for end in found["eos"])

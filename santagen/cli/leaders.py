@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from santagen.cli.generate import Inputs, Job, with_rate
+from santagen.cli.generate import TOKENISED_TOGETHER, Inputs, Job, with_rate
 from santagen.cli.model import engine_settings
 from santagen.cli.progress import Progress
 from santagen.errors import SantagenError
@@ -260,7 +260,7 @@ def draw_evenly(llm: LLM, groups: int, rows: int, n: int) -> int:
     One group alone takes them as a run of one process does.
     """
     if groups == 1:
-        return 256
+        return TOKENISED_TOGETHER
     chunk = chunk_rows(rows, groups, llm.plan.max_num_seqs, n)
     llm.engine.window = max(1, chunk * n)
     return chunk

@@ -336,24 +336,24 @@ class Scheduler:
                 return
             assert len(alive) > 1, "one sequence alone always fits the cache"
             sequence = self.rows[alive.pop()]
-            tokens = sequence.tokens
             self._leave(sequence)
-            sequence.launched = len(sequence.output)
-            self.waiting.appendleft(PromptGroup(tokens, deque([sequence])))
-            self.waiting_samples += 1
-            self.counts.preemptions += 1
+            self._wait_again(sequence)
+
+    def _wait_again(self, sequence: Sequence) -> None:
+        """Queue a sample in front, to be recomputed with what the host has read of it."""
+        sequence.launched = len(sequence.output)
+        self.waiting.appendleft(PromptGroup(sequence.tokens, deque([sequence])))
+        self.waiting_samples += 1
+        self.counts.preemptions += 1
 
     def take_back(self, step: Step) -> None:
         """The launch of `step` failed for want of memory, and what was launched before it is read:
         every row waits again, to be recomputed, and later launches are half as large."""
-        limits, again = self.limits, [s for s in self.rows if not s.finished]
-        for sequence in again:
+        limits = self.limits
+        for sequence in reversed([s for s in self.rows if not s.finished]):
             self.blocks.release(sequence.blocks)
             sequence.blocks, sequence.row = [], -1
-            sequence.launched = len(sequence.output)
-        for sequence in reversed(again):
-            self.waiting.appendleft(PromptGroup(sequence.tokens, deque([sequence])))
-        self.waiting_samples += len(again)
+            self._wait_again(sequence)
         self.rows.clear()
         self._gone.clear()
         self._moves.clear()
@@ -364,7 +364,6 @@ class Scheduler:
             max(1, min(limits.max_num_seqs, step.size) // 2),
             max(1, limits.max_num_batched_tokens // 2),
         )
-        self.counts.preemptions += len(again)
 
     def check_integrity(self) -> None:
         """For tests: blocks are counted right and rows are numbered right."""

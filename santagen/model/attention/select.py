@@ -12,7 +12,7 @@ from santagen.errors import SantagenError
 from santagen.kernels.triton_support import has_triton, interpreted
 from santagen.model.attention.base import AttentionBackend
 from santagen.model.attention.cpu import CpuAttention
-from santagen.model.attention.flash import FlashAttention, Varlen, fa3_operator
+from santagen.model.attention.flash import FlashAttention, Varlen, causal_varlen, fa3_operator
 from santagen.model.attention.sdpa import SdpaAttention
 from santagen.model.attention.triton import TritonAttention
 
@@ -165,20 +165,9 @@ def _probe(
     query, key, value = draw(n_head), draw(n_kv_head), draw(n_kv_head)
     cu = torch.tensor([0, 7], dtype=torch.int32, device=device)
     try:
-        out = varlen(
-            query,
-            key,
-            value,
-            cu_seqlens_q=cu,
-            cu_seqlens_k=cu,
-            max_seqlen_q=7,
-            max_seqlen_k=7,
-            softmax_scale=head_dim**-0.5,
-            causal=True,
-        )
+        out = causal_varlen(varlen, query, key, value, cu, 7, head_dim**-0.5)
     except (RuntimeError, TypeError, AttributeError) as error:
         return str(error).splitlines()[0] if str(error) else type(error).__name__
-    out = out[0] if isinstance(out, tuple) else out
     heads = [t.float().expand(-1, n_head, -1).transpose(0, 1) for t in (query, key, value)]
     wanted = torch.nn.functional.scaled_dot_product_attention(
         heads[0], heads[1], heads[2], is_causal=True
