@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from santagen.config import TANH_GELUS
-from santagen.kernels.activations import activation
+from santagen.kernels.activations import activated_linear, activation
 from santagen.kernels.cpu_linear import cpu_linear
 from santagen.kernels.gptq_packed import PackedWeight
 from santagen.kernels.triton_support import runs_triton
@@ -49,7 +48,7 @@ def gptq_matmul(
 
     x = weight.arrange(x)
     if x.shape[0] > FUSED_ROWS:
-        return _linear(x, dequantize(weight, x.dtype), bias, act)
+        return activated_linear(x, dequantize(weight, x.dtype), bias, act)
     return launch(x, weight, bias, act, counters)
 
 
@@ -69,21 +68,11 @@ def gptq_matmul_reference(
         part = slice(start, start + step)
         dense = weight.dequantize(x.dtype, start, start + step)
         out[:, part] = linear(x, dense, None if bias is None else bias[part])
-    return _activate(out, act)
+    function = activation(act)
+    return out if function is None else function(out)
 
 
 def new_counters(outputs: int, device: torch.device) -> Tensor:
     """What one layer of so many outputs needs to share out K."""
     tiles = -(-outputs // COUNTED_OUTPUTS) * -(-FUSED_ROWS // COUNTED_ROWS)
     return torch.zeros(tiles, dtype=torch.int32, device=device)
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, act: str | None) -> Tensor:
-    if act in TANH_GELUS and bias is not None and x.dtype != torch.float32:
-        return torch._addmm_activation(bias, x, weight.t(), use_gelu=True)  # on the float32 sums
-    return _activate(F.linear(x, weight, bias), act)
-
-
-def _activate(y: Tensor, act: str | None) -> Tensor:
-    function = activation(act)
-    return y if function is None else function(y)

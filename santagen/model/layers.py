@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from santagen.checkpoint.weights import Weights
 from santagen.config import TANH_GELUS
 from santagen.distributed import TensorParallel
-from santagen.kernels.activations import activation
-from santagen.kernels.cpu_linear import cpu_linear
+from santagen.kernels.activations import activated_linear, activation
 from santagen.kernels.invariant_linear import invariant_linear
 from santagen.kernels.layer_norm import add_layer_norm
 from santagen.kernels.row_linear import row_linear, takes_row
@@ -33,28 +32,19 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        self.act = activation(act)
+        self.act = act
         self.invariant = False  # a row's bits depend on no other row: a promise that costs speed
-        self.gelu_or_none = act is None or act in TANH_GELUS
-        self.gelu_in_epilogue = (
-            act in TANH_GELUS
-            and bias is not None
-            and weight.device.type == "cuda"
-            and weight.dtype != torch.float32
-        )
+        self.gelu_or_none = act is None or act in TANH_GELUS  # what santagen's own products apply
 
     def forward(self, x: Tensor) -> Tensor:
         if self.invariant:
             gelu = self.gelu_or_none and self.act is not None
             y = invariant_linear(x, self.weight, self.bias, gelu, x.dtype)
-            return y if self.gelu_or_none or self.act is None else self.act(y)
+            later = None if self.gelu_or_none else activation(self.act)
+            return y if later is None else later(y)
         if self.gelu_or_none and takes_row(x, self.weight, normed=False):
             return row_linear(x, self.weight, self.bias, self.act is not None)[0]
-        if self.gelu_in_epilogue and self.bias is not None:  # on the float32 sums, in registers
-            return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
-        linear = cpu_linear if x.device.type == "cpu" else F.linear
-        y = linear(x, self.weight, self.bias)
-        return y if self.act is None else self.act(y)
+        return activated_linear(x, self.weight, self.bias, self.act)
 
     def after_norm(
         self, norm: FastLayerNorm, x: Tensor, residual: Tensor | None
