@@ -1,4 +1,4 @@
-"""Times the speed table on one GPU through the command itself: `santagen generate` on prompts files.
+"""Times the speed table on one GPU through the command itself: `santagen generate`.
 
     python -m tests.gpu.measure_table [--work plain greedy nat few one n200 mixed] [--repeat 2]
         [-- further options of generate]
