@@ -17,6 +17,8 @@ from santagen.model.attention.sdpa import SdpaAttention
 from santagen.model.attention.triton import TritonAttention
 
 CHOICES = ("auto", "flash", "triton", "torch")
+FA3_HEAD_DIM = 128  # what all large models of this family have
+FA3_CAPABILITY = (9, 0)
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def _fa3(
     device: torch.device, dtype: torch.dtype, config: ModelConfig
 ) -> tuple[Varlen | None, str]:
     """FlashAttention-3's prefill, or (None, why not)."""
-    why = _not_half(dtype)
+    why = _not_half(dtype) or _not_measured(device, config)
     if why:
         return None, why
     try:
@@ -143,6 +145,18 @@ def _fa3(
     varlen = fa3_operator if registered else flash_attn_interface.flash_attn_varlen_func
     broken = _probe(varlen, device, dtype, config)
     return (None, f"it does not run on this shape ({broken})") if broken else (varlen, "")
+
+
+def _not_measured(device: torch.device, config: ModelConfig) -> str:
+    """A build of FlashAttention-3 that lacks a head size or a processor ends the whole process, so
+    nothing is tried out but what it is known, and measured, to run."""
+    if config.head_dim != FA3_HEAD_DIM:
+        return f"it is used for heads of {FA3_HEAD_DIM}, not {config.head_dim}"
+    found = torch.cuda.get_device_capability(device)
+    if found != FA3_CAPABILITY:
+        wanted, own = (".".join(map(str, pair)) for pair in (FA3_CAPABILITY, found))
+        return f"it is used on compute capability {wanted}, not {own}"
+    return ""
 
 
 def _not_half(dtype: torch.dtype) -> str:
