@@ -112,7 +112,11 @@ class LLM:
         runner = self._runner(model, known, end_ids)
         plan = self.plan
         scheduler = Scheduler(
-            SchedulerLimits(plan.max_num_seqs, plan.max_num_batched_tokens),
+            SchedulerLimits(
+                plan.max_num_seqs,
+                plan.max_num_batched_tokens,
+                dense_blocks=model.attention.reads_in_place,
+            ),
             BlockManager(plan.shape.num_blocks, plan.shape.block_size),
         )
         eos = tuple(config.eos_token_ids) or (

@@ -209,7 +209,7 @@ def ends(llm: LLM, drawn: list[list[int]], request: Request, limit: int) -> list
         last = np.full(len(rows), at == limit - 1)
         tokens = np.array([(row + [0] * limit)[at] for row in drawn])
         step = Step(len(rows), rows, last, Features(), at)
-        outputs += [o for _, o in processor.process(step, tokens, None, None, None)]
+        outputs += map(processor.output, processor.process(step, tokens, None, None, None))
     return sorted(outputs, key=lambda output: output.index)
 
 

@@ -34,10 +34,14 @@ MAX_DISTURBED = 5  # repeats of a case in which the short run took longer: measu
 
 def bytes_read(model: FlashSantacoderForCausalLM) -> int:
     """Weight bytes that a decode step must read: all but tables of which it looks up rows."""
-    tensors = {tensor.data_ptr(): tensor for tensor in (*model.parameters(), *model.buffers())}
+
+    def place(tensor: torch.Tensor) -> int:
+        return id(tensor) if tensor.is_mkldnn else tensor.data_ptr()
+
+    tensors = {place(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     decoder, head = model.transformer, model.lm_head.linear.weight
-    looked_up = {decoder.wpe.weight.data_ptr(), decoder.wte.weight.data_ptr()}
-    looked_up.discard(head.data_ptr())
+    looked_up = {place(decoder.wpe.weight), place(decoder.wte.weight)}
+    looked_up.discard(place(head))
     return sum(tensor.nbytes for place, tensor in tensors.items() if place not in looked_up)
 
 

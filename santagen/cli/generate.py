@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 SHOWN_FAILURES = 5
 SLOW_SECONDS = 1.5  # of silence
-TOKENISED_TOGETHER = 256  # rows
+TOKENISED_TOGETHER = 64  # rows: more would keep a GPU waiting
 # What a resumed run must share with the first, beside the model, the prompts and the sampling.
 DECIDES_BYTES = (
     "quantization", "invariant", "block_size", "fim_mode", "truncate", "max_model_len",

@@ -2,6 +2,7 @@
 executes.
 
 Step.moves, .vacated, .new_blocks      changes of the row table, applied first
+Step.block_moves                       cache blocks that move before anything is computed
 Step.prefill                           packed prompts, then one first token per admitted sample
 otherwise                              one decode step of rows [0, size)
 """
@@ -57,6 +58,7 @@ class Step:
     moves: list[tuple[int, int]] = field(default_factory=list)  # (from row, to row)
     vacated: range = range(0)
     new_blocks: list[tuple[int, int, int]] = field(default_factory=list)  # (row, column, block)
+    block_moves: list[tuple[int, int]] = field(default_factory=list)  # (from, to), all at once
     prefill: list[PrefillItem] = field(default_factory=list)
 
     @property

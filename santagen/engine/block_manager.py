@@ -68,6 +68,7 @@ class BlockManager:
         self._entry_of: dict[int, _Entry] = {}
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._next_uid = _ROOT + 1
+        self.referenced = 0  # how many blocks are
 
     @property
     def available(self) -> int:
@@ -83,12 +84,14 @@ class BlockManager:
             self._forget(block)
         assert self._refs[block] == 0
         self._refs[block] = 1
+        self.referenced += 1
         return block
 
     def share(self, block: int) -> int:
         """One more reference to a referenced or cached block."""
         if self._refs[block] == 0:
             del self._cached[block]
+            self.referenced += 1
         self._refs[block] += 1
         return block
 
@@ -99,6 +102,7 @@ class BlockManager:
             assert self._refs[block] >= 0
             if self._refs[block]:
                 continue
+            self.referenced -= 1
             if block in self._entry_of:
                 self._cached[block] = None
             else:
@@ -140,6 +144,27 @@ class BlockManager:
                 self._entry_of[blocks[index]] = entry
             parent = entry.uid
 
+    def compact(self) -> dict[int, int]:
+        """Renumber the blocks so that the referenced ones come first.
+
+        Returns {old number: new number} of every block whose contents have to move, all at once;
+        tables that hold one must follow.
+        """
+        last = self.referenced
+        high = [block for block in range(last + 1, self.num_blocks) if self._refs[block]]
+        low = [block for block in range(1, last + 1) if not self._refs[block]]
+        number = dict(zip(high, low, strict=True)) | dict(zip(low, high, strict=True))
+        for old, new in zip(high, low, strict=True):
+            self._refs[new], self._refs[old] = self._refs[old], 0
+        contents = {old: new for old, new in number.items() if old > last or old in self._cached}
+        self._free = [number.get(block, block) for block in self._free]
+        heapq.heapify(self._free)
+        self._cached = OrderedDict.fromkeys(number.get(block, block) for block in self._cached)
+        self._entry_of = {number.get(b, b): entry for b, entry in self._entry_of.items()}
+        for block, entry in self._entry_of.items():
+            entry.block = block
+        return contents
+
     def clear(self) -> None:
         """Forget every prefix; no block may be referenced."""
         assert not any(self._refs)
@@ -162,8 +187,10 @@ class BlockManager:
         free = set(self._free)
         assert len(free) == len(self._free), "a block is twice in the free list"
         assert counts == self._refs, "reference counts differ from the tables"
+        assert self.referenced == sum(count > 0 for count in counts)
         for block in range(1, self.num_blocks):
             states = (block in free) + (block in self._cached) + (counts[block] > 0)
             assert states == 1, f"block {block} is in {states} states"
         assert NULL_BLOCK not in free and counts[NULL_BLOCK] == 0
         assert {entry.block for entry in self._table.values()} == set(self._entry_of)
+        assert all(entry.block == block for block, entry in self._entry_of.items())

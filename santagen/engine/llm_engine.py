@@ -6,24 +6,24 @@
 With `run_ahead` 1 (CUDA) the host looks at a launch's tokens after the next one is on its way;
 with 0 (CPU, where nothing runs beside the host) at once. Both give the same samples.
 
-Requests are drawn a window at a time, and those of one window that share a prefix are queued one
-after another: the blocks of a header that comes back every few hundred rows are then still there.
-Who needs the samples in input order sorts them. Reads no files and writes none.
+Requests are drawn a few at a time after each launch (engine.request_feed), so that reading and
+tokenising them costs no time of the device; so are samples handed out that ended together. Samples
+come as they end: who needs them in input order sorts them. Reads no files and writes none.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 
 from santagen.engine.batch import Step
-from santagen.engine.block_manager import prefix_order
 from santagen.engine.model_runner import ModelRunner, Record
-from santagen.engine.output_processor import OutputProcessor
+from santagen.engine.output_processor import Ending, OutputProcessor
+from santagen.engine.request_feed import RequestFeed
 from santagen.engine.scheduler import Scheduler
 from santagen.engine.sequence import Sequence
 from santagen.errors import SantagenError
@@ -34,7 +34,8 @@ from santagen.request import Request, RowFailure, SampleOutput
 
 LEAST_WINDOW = 1024  # samples
 WINDOWS_AHEAD = 4  # of max_num_seqs samples
-DRAWN_TOKENS = 1 << 20  # of prompts drawn together, at some 40 bytes of host memory each
+DRAWN_A_LAUNCH = 32  # samples, at least
+GIVEN_A_LAUNCH = 128  # samples at most, while there are launches
 
 
 @dataclass
@@ -77,62 +78,62 @@ class LLMEngine:
     def run(self, requests: Iterable[Request | RowFailure]) -> Iterator[SampleOutput | RowFailure]:
         """Generate for all requests; yields samples as they finish, failures as they come by.
 
-        Requests are drawn as rows become free, so a generator of millions is fine.
+        Requests are drawn as rows become free, so a generator of millions is fine. What ended
+        before an error is yielded before it is raised.
         """
-        source, more = iter(requests), True
+        ended: deque[Ending] = deque()
+        try:
+            for failure in self._run(requests, ended):
+                if failure is not None:
+                    yield failure
+                for _ in range(min(len(ended), GIVEN_A_LAUNCH)):
+                    yield self.processor.output(ended.popleft())
+        except Exception:
+            while ended:
+                yield self.processor.output(ended.popleft())
+            raise
+        while ended:
+            yield self.processor.output(ended.popleft())
+
+    def _run(
+        self, requests: Iterable[Request | RowFailure], ended: deque[Ending]
+    ) -> Iterator[RowFailure | None]:
+        """The loop: fills `ended`, and yields None after each launch and failures as they come."""
+        feed = RequestFeed(requests, self.scheduler.blocks.block_size)
         pending: deque[Record] = deque()
-        few = min(self.window, self.scheduler.limits.max_num_seqs)
         while True:
-            while more and self.scheduler.waiting_samples < few:
-                # The first launch waits for no more requests than it can use.
-                most = self.window if self.scheduler.running else few
-                more = yield from self._draw(source, most)
+            # The launch waits for no more requests than it can use.
+            while self.scheduler.short(self.window) and (feed.more or feed.samples):
+                if not feed.samples:
+                    yield from feed.draw(1)
+                for request in feed.hand_over():
+                    self._add(request)
             step = self.scheduler.schedule()
             if step is not None:
                 try:
                     pending.append(self.runner.launch(step))
                 except torch.OutOfMemoryError as error:
                     while pending:
-                        yield from self._collect(pending.popleft())
+                        self._collect(pending.popleft(), ended)
                     self._shrink(step, error)
                     continue
+                room = self.window - self.scheduler.waiting_samples - feed.samples
+                if room > 0:
+                    yield from feed.draw(min(room, DRAWN_A_LAUNCH))
                 while len(pending) > self.run_ahead:
-                    yield from self._collect(pending.popleft())
+                    self._collect(pending.popleft(), ended)
+                yield None
                 continue
             if pending:
                 while pending:
-                    yield from self._collect(pending.popleft())
+                    self._collect(pending.popleft(), ended)
                 continue
             if self.scheduler.needs_drain:
                 self.scheduler.preempt()
                 continue
             assert self.scheduler.idle, "the scheduler has work but launches nothing"
-            if not more:
+            if not feed.more:
                 return
-
-    def _draw(
-        self, source: Iterator[Request | RowFailure], most: int
-    ) -> Generator[RowFailure, None, bool]:
-        """Queue requests until `most` samples wait, those with a common prefix side by side.
-
-        Yields the failures among them; returns whether there may be more.
-        """
-        drawn: list[Request] = []
-        samples, tokens, more = self.scheduler.waiting_samples, 0, True
-        while more and samples < most and tokens < DRAWN_TOKENS:
-            request = next(source, None)
-            if request is None:
-                more = False
-            elif isinstance(request, RowFailure):
-                yield request
-            else:
-                drawn.append(request)
-                samples += len(request.sample_indices)
-                tokens += len(request.prompt_token_ids)
-        prompts = [request.prompt_token_ids for request in drawn]
-        for at in prefix_order(prompts, self.scheduler.blocks.block_size):
-            self._add(drawn[at])
-        return more
 
     def _add(self, request: Request) -> None:
         params = request.params
@@ -173,15 +174,15 @@ class LLMEngine:
             "a launch."
         )
 
-    def _collect(self, record: Record) -> list[SampleOutput]:
+    def _collect(self, record: Record, ended: deque[Ending]) -> None:
         """Read one launch and retire what ended."""
-        ended = self.processor.process(record.step, *record.read())
-        for sequence, _ in ended:
-            self.scheduler.finish(sequence)
+        endings = self.processor.process(record.step, *record.read())
+        for ending in endings:
+            self.scheduler.finish(ending.sequence)
+        ended += endings
         counts, stats = self.scheduler.counts, self.stats
-        stats.samples += len(ended)
+        stats.samples += len(endings)
         stats.generated_tokens = self.processor.tokens
         stats.prefills, stats.decodes = counts.prefills, counts.decodes
         stats.cached_tokens, stats.preemptions = counts.cached_tokens, counts.preemptions
         stats.running, stats.waiting = self.scheduler.running, self.scheduler.waiting_samples
-        return [output for _, output in ended]

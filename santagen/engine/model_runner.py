@@ -23,6 +23,8 @@ from santagen.kernels.row_state import advance_rows, decode_inputs
 from santagen.model.attention import CacheShape, KVCache, Seqlen
 from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
 
+WARM_UP_TOKENS = 128
+
 
 @dataclass
 class Record:
@@ -67,6 +69,8 @@ class ModelRunner:
         """Start one step; the tokens are read later from the record."""
         self.table.apply(step)
         self.sampler.apply(step)
+        if step.block_moves:
+            self._copy_blocks(*to_device(np.array(step.block_moves, np.int64).T, self.device))
         drawn = self._prefill(step) if step.is_prefill else self._decode(step)
         if self.device.type == "cpu":
             return Record(step, drawn, None)
@@ -101,6 +105,10 @@ class ModelRunner:
         )
         return logits
 
+    def _copy_blocks(self, source: Tensor, target: Tensor) -> None:
+        for part in self.cache:  # [layers, blocks, ...]
+            part[:, target] = part[:, source]
+
     def release_memory(self) -> None:
         """Give what a failed launch had taken back to the device."""
         if self.device.type == "cuda":
@@ -109,15 +117,17 @@ class ModelRunner:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Load or compile the kernels of a first step: a prefill of one token that nobody reads,
-        and draws of few and of many rows."""
-        one = torch.ones(1, dtype=torch.int32, device=self.device)
-        zero, bounds = torch.zeros_like(one), torch.arange(2, device=self.device).int()
-        seqlen = Seqlen(one, zero, bounds, bounds, max_q=1, has_prefix=False)
-        table = self.table.block_table[:1]
+        """Load or compile the kernels of a first step: a prefill that nobody reads, and draws of
+        few and of many rows."""
+        size = self.shape.block_size
+        table = self.table.block_table[:1]  # all of block 0
+        count = min(WARM_UP_TOKENS, table.shape[1] * size)
+        place = torch.arange(count, device=self.device)
+        bounds = torch.tensor([0, count], dtype=torch.int32, device=self.device)
+        seqlen = Seqlen(bounds[1:], bounds[:1], bounds, bounds, max_q=count, has_prefix=False)
         logits, _ = self.model(
-            zero.long(), zero.long(), bounds, self.layers, table, zero.long(), seqlen, 1,
-            lm_head_indices=zero.long(),
+            torch.zeros_like(place), place, bounds, self.layers, table, place % size, seqlen,
+            count, lm_head_indices=place[-1:],
         )  # fmt: skip
         for count in {1, self.table.capacity}:
             data = self.table.data[:count]
@@ -162,8 +172,7 @@ class ModelRunner:
             lm_head_indices=fields["last"],
         )
         if len(fields["copy_from"]):
-            for part in self.cache:  # [layers, blocks, ...]
-                part[:, fields["copy_to"]] = part[:, fields["copy_from"]]
+            self._copy_blocks(fields["copy_from"], fields["copy_to"])
         if len(fields["source"]) != count:
             logits = logits.index_select(0, fields["source"])
         rows = fields["rows"]

@@ -1,13 +1,15 @@
 """Turns drawn tokens into finished samples: end tokens, stop strings, length, text. Host only.
 
-The look at a row's text happens only when its new token may complete one of its stop strings (the
-table of io.stops); all other rows of a launch cost one list append. Text is cut by id first, then
-at the first stop string, and decoded once, when the sample ends.
+`process` finds which sequences end, and where; `output` makes the sample of one, with its text,
+which may wait until the next launch is on its way. A row's text is looked at only when its new
+token may complete one of its stop strings (the table of io.stops); all other rows of a launch cost
+one list append. Text is cut by id first, then at the first stop string, and decoded once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +20,17 @@ from santagen.io.fim import overlap_length
 from santagen.io.stops import StopSet
 from santagen.io.tokenizer import Tokenizer
 from santagen.request import SampleOutput, TokenLogprob
+
+
+class Ending(NamedTuple):
+    """How a sequence ended. `tokens` it keeps; `raw`: the completion's bytes, where they are not
+    all those of the tokens."""
+
+    sequence: Sequence
+    tokens: list[int]
+    finish_reason: str
+    stop_reason: str | int | None
+    raw: bytes | None = None
 
 
 class OutputProcessor:
@@ -38,9 +51,9 @@ class OutputProcessor:
         logprobs: np.ndarray | None,
         top_ids: np.ndarray | None,
         top_logprobs: np.ndarray | None,
-    ) -> list[tuple[Sequence, SampleOutput]]:
+    ) -> list[Ending]:
         """Take in one launch's tokens; returns the sequences that ended, in row order."""
-        outputs: list[tuple[Sequence, SampleOutput]] = []
+        endings: list[Ending] = []
         for i, (sequence, token) in enumerate(zip(step.sequences, tokens.tolist(), strict=True)):
             if sequence.finished:
                 continue  # launched before its end was seen: the token is thrown away
@@ -68,23 +81,23 @@ class OutputProcessor:
                     )
                 )
                 sequence.logprobs.append(TokenLogprob(token, float(logprobs[i]), top))
-            output = self._ended(sequence, token, bool(step.last[i]))
-            if output is not None:
+            ending = self._ending(sequence, token, bool(step.last[i]))
+            if ending is not None:
                 sequence.finished = True
-                outputs.append((sequence, output))
-        return outputs
+                endings.append(ending)
+        return endings
 
-    def _ended(self, sequence: Sequence, token: int, last: bool) -> SampleOutput | None:
+    def _ending(self, sequence: Sequence, token: int, last: bool) -> Ending | None:
         if token in self.end_ids and not sequence.request.params.ignore_eos:
             reason = None if token in self.eos_ids else token
-            return self._output(sequence, sequence.output[:-1], "stop", reason)
+            return Ending(sequence, sequence.output[:-1], "stop", reason)
         stop = sequence.stop
         if stop is not None and stop.can_end[token]:
             found = self._find_stop(sequence, stop)
             if found is not None:
                 return self._stopped(sequence, *found)
         if last:
-            return self._output(sequence, sequence.output, "length", None)
+            return Ending(sequence, sequence.output, "length", None)
         return None
 
     def _find_stop(self, sequence: Sequence, stop: StopSet) -> tuple[int, str] | None:
@@ -99,12 +112,12 @@ class OutputProcessor:
         sequence.text_tokens = len(sequence.output)
         return stop.find(text, stop.search_from(before))
 
-    def _stopped(self, sequence: Sequence, position: int, stop: str) -> SampleOutput:
+    def _stopped(self, sequence: Sequence, position: int, stop: str) -> Ending:
         """Cut at the stop string; keep the ids whose bytes reach into what is left."""
         assert self.tokenizer is not None
         end = position + len(stop.encode()) * sequence.request.params.include_stop
         kept = self._ids_up_to(sequence.output, end)
-        return self._output(sequence, kept, "stop", stop, bytes(sequence.text[:end]))
+        return Ending(sequence, kept, "stop", stop, bytes(sequence.text[:end]))
 
     def _ids_up_to(self, tokens: list[int], end: int) -> list[int]:
         """The first ids, as many as reach into the first `end` bytes."""
@@ -116,15 +129,9 @@ class OutputProcessor:
             kept += 1
         return tokens[:kept]
 
-    def _output(
-        self,
-        sequence: Sequence,
-        tokens: list[int],
-        finish_reason: str,
-        stop_reason: str | int | None,
-        raw: bytes | None = None,
-    ) -> SampleOutput:
-        """`raw`: the completion's bytes, where they are not all those of `tokens`."""
+    def output(self, ending: Ending) -> SampleOutput:
+        """The finished sample, with its text."""
+        sequence, tokens, finish_reason, stop_reason, raw = ending
         request, params = sequence.request, sequence.request.params
         text, overlap = None, ""
         if self.tokenizer is not None:

@@ -21,16 +21,18 @@ from santagen.engine.batch import Features, PrefillItem, Step
 from santagen.engine.block_manager import BlockManager
 from santagen.engine.sequence import PromptGroup, Sequence
 
+SPARSE = 1.15  # numbers to a live block above which the blocks are brought together
 MAX_PREFILL_SAMPLES = 512  # bounds the logits of one prefill: [samples, vocabulary] float32
 
 
 @dataclass(frozen=True)
 class SchedulerLimits:
     """max_num_seqs rows; max_num_batched_tokens new prompt tokens a prefill (one longer prompt
-    goes alone)."""
+    goes alone); dense_blocks: keep the live blocks of the cache together."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
+    dense_blocks: bool = False
 
 
 @dataclass
@@ -53,6 +55,7 @@ class Scheduler:
         self.rows: list[Sequence] = []
         self.waiting: deque[PromptGroup] = deque()
         self.waiting_samples = 0
+        self.waiting_tokens = 0  # of the prompts that wait
         self._groups: dict[tuple[int, ...], PromptGroup] = {}
         self._position = np.zeros(limits.max_num_seqs, np.int64)  # where the next fed token stands
         self._left = np.zeros(limits.max_num_seqs, np.int64)  # tokens still to be launched
@@ -61,6 +64,7 @@ class Scheduler:
         self._device_size = 0  # rows that the device takes for live
         self._features: Features | None = None  # of the rows, until they change
         self._admissions = 0
+        self._vacated = False  # rows have left since the blocks were last looked at
         self._filling = False  # the last launch was a prefill, and rows were still free
         self.needs_drain = False  # a preemption is due: outstanding tokens must be read first
 
@@ -73,8 +77,19 @@ class Scheduler:
         if group is None:
             group = self._groups[tokens] = PromptGroup(tokens, deque())
             self.waiting.append(group)
+            self.waiting_tokens += len(tokens)
         group.waiting.append(sequence)
         self.waiting_samples += 1
+
+    def short(self, most: int) -> bool:
+        """The next launch could use more than waits; never with `most` samples waiting."""
+        free = self.limits.max_num_seqs - self.running
+        if self.waiting_samples >= most:
+            return False
+        if not self._room_for_many(free):
+            return self.waiting_samples <= free  # as many as all the rest would be prefilled
+        packed = self.waiting_tokens >= self.limits.max_num_batched_tokens
+        return self.waiting_samples < free and not packed
 
     @property
     def idle(self) -> bool:
@@ -134,6 +149,7 @@ class Scheduler:
         del self.rows[new_size:]
         self._gone.clear()
         self._features = None
+        self._vacated = True
 
     def _leave(self, sequence: Sequence) -> None:
         """Free its blocks (later launches on the same stream may reuse them) and vacate its row
@@ -163,6 +179,7 @@ class Scheduler:
             if group.waiting:
                 break  # rows, samples or blocks ran out inside the group
             self.waiting.popleft()
+            self.waiting_tokens -= len(group.tokens)
             if self._groups.get(group.tokens) is group:
                 del self._groups[group.tokens]
         self._filling = bool(items)
@@ -171,13 +188,11 @@ class Scheduler:
     def _worth_filling(self, free: int) -> bool:
         """Every prefill interrupts decoding: wait for an eighth of the rows, unless little is
         running or all that waits fits; once begun, fill every row."""
+        return self._room_for_many(free) or self.waiting_samples <= free
+
+    def _room_for_many(self, free: int) -> bool:
         useful = max(1, self.limits.max_num_seqs // 8)
-        return (
-            self._filling
-            or free >= useful
-            or len(self.rows) <= useful
-            or self.waiting_samples <= free
-        )
+        return self._filling or free >= useful or len(self.rows) <= useful
 
     def _prefill_step(self, items: list[PrefillItem]) -> Step:
         sequences = [sequence for item in items for sequence in item.samples]
@@ -287,7 +302,7 @@ class Scheduler:
         if len(wanting) > self.blocks.available:
             self.needs_drain = True
             return None
-        new_blocks = []
+        new_blocks, block_moves = self._compact() if self.limits.dense_blocks else ([], [])
         for row in wanting:
             sequence = self.rows[row]
             block = self.blocks.allocate()
@@ -308,11 +323,33 @@ class Scheduler:
             self._features,
             int(self._position[:size].max()),
             new_blocks=new_blocks,
+            block_moves=block_moves,
         )
         for row in np.flatnonzero(last).tolist():
             self._leave(sequences[row])
         self.counts.decodes += 1
         return step
+
+    def _compact(self) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
+        """(table entries to change, blocks to move) that bring the live blocks together, where too
+        many others lie among them."""
+        if not self._vacated:
+            return [], []
+        self._vacated = False
+        highest = max(max(sequence.blocks) for sequence in self.rows)
+        if highest <= SPARSE * self.blocks.referenced:
+            return [], []
+        number = self.blocks.compact()
+        for group in self.waiting:
+            if group.blocks is not None:
+                group.blocks = [number.get(block, block) for block in group.blocks]
+        changed = []
+        for sequence in self.rows:
+            for column, block in enumerate(sequence.blocks):
+                if block in number:
+                    sequence.blocks[column] = number[block]
+                    changed.append((sequence.row, column, number[block]))
+        return changed, list(number.items())
 
     def _drop_held_blocks(self) -> None:
         """Prompts whose samples still wait give their blocks back; they are prefilled again."""
@@ -343,6 +380,7 @@ class Scheduler:
         """Queue a sample in front, to be recomputed with what the host has read of it."""
         sequence.launched = len(sequence.output)
         self.waiting.appendleft(PromptGroup(sequence.tokens, deque([sequence])))
+        self.waiting_tokens += len(sequence.tokens)
         self.waiting_samples += 1
         self.counts.preemptions += 1
 
@@ -363,6 +401,7 @@ class Scheduler:
         self.limits = SchedulerLimits(
             max(1, min(limits.max_num_seqs, step.size) // 2),
             max(1, limits.max_num_batched_tokens // 2),
+            limits.dense_blocks,
         )
 
     def check_integrity(self) -> None:
@@ -371,6 +410,7 @@ class Scheduler:
         self.blocks.check_integrity([*(s.blocks for s in self.rows if s.blocks), *held])
         assert [s.row for s in self.rows] == list(range(len(self.rows)))
         assert self.waiting_samples == sum(len(group.waiting) for group in self.waiting)
+        assert self.waiting_tokens == sum(len(group.tokens) for group in self.waiting)
 
 
 def _features(sequences: list[Sequence]) -> Features:

@@ -7,6 +7,8 @@ padded to a multiple of 16, which covers most shapes.
 
 Element-wise functions are vectorised but for the last elements of a thread's share, which take a
 scalar form that rounds otherwise. So shares are cut where a vector ends.
+
+Serves what kernels.packed_linear does not take: the head, other number formats, packed GPTQ weights.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from santagen.environment import MKL_MODE, STRICT
 
 PADDED_ROWS = 16
 VECTORS = 64  # elements; a multiple of any vector loop's step
-GRAIN = 16384  # elements up to which torch takes one thread, for every activation
+GRAIN = 16384  # elements up to which torch takes one thread, for every activation of a model
 
 
 def row_multiple() -> int:
@@ -40,18 +42,22 @@ def cpu_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(x, weight, bias)[:rows]
 
 
-def cpu_activation(act_: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-    """act(y) of y [M, N], a row's bits independent of its place; `act_` works in place, y is
-    lost."""
+def cpu_activation(
+    act_: Callable[[Tensor], Tensor], y: Tensor, grain: int = GRAIN
+) -> Tensor:
+    """act(y) of y [M, N], a row's bits independent of its place; `act_` works in place, y is lost.
+
+    grain: elements up to which torch takes one thread for `act_`.
+    """
     rows, width = y.shape
     if width % VECTORS:
-        return cpu_activation(act_, F.pad(y, (0, -width % VECTORS)))[:, :width]
+        return cpu_activation(act_, F.pad(y, (0, -width % VECTORS)), grain)[:, :width]
     flat = y.reshape(-1)
-    # A call on a multiple of T * GRAIN elements gives each of T threads whole grains; what is
+    # A call on a multiple of T * grain elements gives each of T threads whole grains; what is
     # left is done by one.
-    count, whole = flat.numel(), torch.get_num_threads() * GRAIN
+    count, whole = flat.numel(), torch.get_num_threads() * grain
     shared = count // whole * whole
-    bounds = [*({0, shared} if shared else {0}), *range(shared + GRAIN, count, GRAIN), count]
+    bounds = [*({0, shared} if shared else {0}), *range(shared + grain, count, grain), count]
     for start, stop in pairwise(sorted(bounds)):
         act_(flat[start:stop])
     return flat.view(rows, width)

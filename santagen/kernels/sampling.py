@@ -83,7 +83,7 @@ def sample_reference(
     """`sample` in plain torch. On CUDA it waits for the device."""
     if allowed is not None:
         logits = logits.masked_fill(~allowed, -torch.inf)
-    largest, token = logits.max(dim=-1)  # a NaN is the largest; the first of equals wins
+    largest, token = _largest(logits)
     if any_random:
         off = torch.zeros_like(temperature, dtype=torch.bool)
         filtered = (
@@ -99,6 +99,14 @@ def sample_reference(
                 scaled = logits[chosen].div_(temperature[chosen].unsqueeze(1))
                 token[chosen] = draw(scaled, *settings)
     return token.masked_fill_(~largest.isfinite(), -1)
+
+
+def _largest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """(largest [B], its id [B]): a NaN is the largest; the first of equals wins."""
+    if logits.device.type != "cpu":
+        return logits.max(dim=-1)
+    token = torch.from_numpy(logits.numpy().argmax(axis=-1))  # four times as fast as torch's
+    return logits.gather(1, token.unsqueeze(1)).squeeze(1), token
 
 
 def _draw_all(

@@ -19,6 +19,7 @@ from santagen.config import ModelConfig
 from santagen.distributed import TensorParallel
 from santagen.errors import SantagenError
 from santagen.kernels.embedding import embed
+from santagen.kernels.packed_linear import add_rows, rounded_rows
 from santagen.model.attention import AttentionBackend, KVCache, Seqlen, select_attention
 from santagen.model.layers import (
     FastLayerNorm,
@@ -133,10 +134,11 @@ class FlashMQAttention(nn.Module):
         prefill_cache_indices: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """(attention of norm(hidden + residual), hidden + residual)."""
-        tokens, size = hidden.shape[0], self.head_size
+        rows, size = hidden.shape[0], self.head_size
+        tokens = rows if prefill else slots.shape[0]
         qkv, residual = self.c_attn.after_norm(norm, hidden, residual)
         kv_width = self.num_kv_heads * size
-        query, key, value = qkv.split([self.num_heads * size, kv_width, kv_width], dim=1)
+        query, key, value = qkv[:tokens].split([self.num_heads * size, kv_width, kv_width], dim=1)
         query = query.view(tokens, self.num_heads, size)
         key = key.view(tokens, self.num_kv_heads, size)
         value = value.view(tokens, self.num_kv_heads, size)
@@ -146,7 +148,8 @@ class FlashMQAttention(nn.Module):
             kept = slice(None) if prefill_cache_indices is None else prefill_cache_indices
             attention.write(cache, key[kept], value[kept], slots)
             out = attention.prefill(query, key, value, cache, plan, self.scale)
-        return self.c_proj(out.reshape(tokens, self.num_heads * size)), residual
+        out = add_rows(out.reshape(tokens, self.num_heads * size), rows)
+        return self.c_proj(out), residual
 
 
 class MLP(nn.Module):
@@ -201,7 +204,8 @@ class Block(nn.Module):
 
 
 class FlashSantacoderModel(nn.Module):
-    """The decoder without its head: [tokens] ids -> [tokens, n_embd]."""
+    """The decoder without its head: [tokens] ids -> [tokens, n_embd], in decode on the CPU with
+    some rows after them that mean nothing (`rounded_rows`)."""
 
     def __init__(
         self, prefix: str, config: ModelConfig, weights: Weights, parallel: TensorParallel
@@ -235,6 +239,8 @@ class FlashSantacoderModel(nn.Module):
             hidden = embed(input_ids, position_ids, self.wte.weight, self.wpe.weight)
         else:
             hidden = self.parallel.all_reduce(self.wte(input_ids) + self.wpe(position_ids))
+        if not prefill and hidden.device.type == "cpu":
+            hidden = add_rows(hidden, rounded_rows(hidden.shape[0]))
         residual: Tensor | None = None
         for block, cache in zip(self.h, kv_cache, strict=True):
             hidden, residual = block(
@@ -301,8 +307,10 @@ class FlashSantacoderForCausalLM(nn.Module):
             prefill,
             prefill_cache_indices,
         )
+        tokens = input_ids.shape[0]
         if lm_head_indices is not None:
             hidden = hidden[lm_head_indices]
+            tokens = hidden.shape[0]
         if skip_lm_head:
-            return hidden, None
-        return self.lm_head(hidden), None
+            return hidden[:tokens], None
+        return self.lm_head(hidden)[:tokens], None

@@ -19,17 +19,22 @@ from santagen.distributed import TensorParallel
 from santagen.kernels.activations import activated_linear, activation
 from santagen.kernels.invariant_linear import invariant_linear
 from santagen.kernels.layer_norm import add_layer_norm
+from santagen.kernels.packed_linear import pack_weight, packed_linear
 from santagen.kernels.row_linear import row_linear, takes_row
 
 
 class Linear(nn.Module):
     """y = act(x W^T + b), with bits that don't depend on the number of rows on the CPU.
 
-    `act` names an activation_function; None is none.
+    `act` names an activation_function; None is none. `shared`: the weight is another module's too,
+    and stays as it is.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, act: str | None = None) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, act: str | None = None, shared: bool = False
+    ) -> None:
         super().__init__()
+        weight = weight if shared else pack_weight(weight)
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.act = act
@@ -37,6 +42,8 @@ class Linear(nn.Module):
         self.gelu_or_none = act is None or act in TANH_GELUS  # what santagen's own products apply
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.weight.is_mkldnn:
+            return packed_linear(x, self.weight, self.bias, self.act)
         if self.invariant:
             gelu = self.gelu_or_none and self.act is not None
             y = invariant_linear(x, self.weight, self.bias, gelu, x.dtype)
@@ -123,7 +130,7 @@ class TensorParallelHead(nn.Module):
 
     def __init__(self, weight: Tensor, vocab_size: int, parallel: TensorParallel) -> None:
         super().__init__()
-        self.linear = Linear(weight, None)
+        self.linear = Linear(weight, None, shared=True)
         self.vocab_size, self.parallel = vocab_size, parallel
 
     def forward(self, x: Tensor) -> Tensor:

@@ -108,7 +108,8 @@ def test_a_float_model_has_nothing_to_choose() -> None:
 def test_dequantised_bytes_are_those_of_the_tensors(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, Spec(gptq=GPTQSpec()))
     tensors = dict(load(tmp_path, False).named_parameters()).values()
-    matrices = sum(t.nbytes for t in {t.data_ptr(): t for t in tensors}.values() if t.ndim == 2)
+    apart = {id(t) if t.is_mkldnn else t.data_ptr(): t for t in tensors}.values()  # tied is once
+    matrices = sum(t.nbytes for t in apart if t.ndim == 2)
     config = ModelConfig.from_directory(tmp_path)
     assert dequantized_bytes(config, Machine("cpu", GIB, 1, 4)) == matrices
 

@@ -160,6 +160,22 @@ def test_logprobs_are_the_models_own(llm: LLM, bundled_model: Path) -> None:
         assert [i for i, _ in token.top] == table[step].topk(3).indices.tolist()
 
 
+def test_without_onednn_the_tokens_are_the_same(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = ["def add(a, b):\n", "class Stack:\n    def __init__(self):\n", "import os\n"]
+    params = SamplingParams(max_tokens=24, logprobs=1)
+    wanted = llm.generate(prompts, params)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    plain = LLM(device="cpu", max_num_seqs=8)
+    assert not any(p.is_mkldnn for p in plain.engine.runner.model.parameters())
+    for one, other in zip(wanted, plain.generate(prompts, params), strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.logprobs is not None and other.logprobs is not None
+        for a, b in zip(one.logprobs, other.logprobs, strict=True):
+            assert abs(a.logprob - b.logprob) < 1e-4
+
+
 def test_repetition_penalty_is_exact_across_batches() -> None:
     params = SamplingParams(max_tokens=30, repetition_penalty=1.4)
     alone = ids_of(LLM(device="cpu", max_num_seqs=1), params)

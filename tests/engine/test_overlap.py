@@ -55,7 +55,7 @@ def test_a_cut_inside_a_token_keeps_the_token_that_reaches_over_it(llm: LLM) -> 
     for number, token in enumerate(drawn):
         step = Step(1, [sequence], np.array([number == 2]), Features(), number)
         ended += processor.process(step, np.array([token]), None, None, None)
-    ((_, cut),) = ended
+    (cut,) = map(processor.output, ended)
     assert (cut.completion, cut.trimmed_overlap) == ("w ", "* h")
     assert list(cut.token_ids) == drawn[:2]
 

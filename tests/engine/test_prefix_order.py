@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from santagen import LLM, SamplingParams
-from santagen.engine import llm_engine
+from santagen.engine import request_feed
 from santagen.engine.batch import Step
 from santagen.engine.block_manager import prefix_order
 from santagen.engine.model_runner import Record
@@ -71,14 +71,14 @@ def test_headers_far_apart_are_computed_once_a_window(monkeypatch: pytest.Monkey
     grouped = small_cache()
     found = tokens_of(grouped)
     plain = small_cache()
-    monkeypatch.setattr(llm_engine, "prefix_order", lambda prompts, size: range(len(prompts)))
+    monkeypatch.setattr(request_feed, "prefix_order", lambda prompts, size: range(len(prompts)))
     assert tokens_of(plain) == found
     assert len(found) == 10 * HEADERS
-    # The first rows are launched before the window is full: a header or so more than once each.
+    # A window holds what was drawn since the last one: 32 rows a launch, three windows in all.
     once = HEADERS * HEADER_TOKENS
     counts = grouped.engine.scheduler.counts
-    assert counts.prefill_tokens <= 2 * once + 10 * HEADERS * 2
-    assert plain.engine.scheduler.counts.prefill_tokens > 5 * once
+    assert counts.prefill_tokens <= 3 * once + 10 * HEADERS * 2
+    assert plain.engine.scheduler.counts.prefill_tokens > 6 * once
 
 
 def test_no_more_is_drawn_than_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_no_more_is_drawn_than_a_window(monkeypatch: pytest.MonkeyPatch) -> None
         ended += 1
         assert taken <= ended + 4 + 50
     assert ended == 120
-    monkeypatch.setattr(llm_engine, "DRAWN_TOKENS", 3 * (HEADER_TOKENS + 2))
+    monkeypatch.setattr(request_feed, "DRAWN_TOKENS", 3 * (HEADER_TOKENS + 2))
     taken = 0
     next(iter(small_cache().run(requests())))
     assert taken <= 4 + 2 * 3 + 4
@@ -139,7 +139,7 @@ def test_output_order_and_bytes_are_those_of_the_input(
     out = tmp_path / "out.jsonl"
     assert cli.generate(path, "-o", out, *settings).code == 0
     assert [row["task_id"] for row in read_jsonl(out)] == list(range(12))
-    monkeypatch.setattr(llm_engine, "prefix_order", lambda prompts, size: range(len(prompts)))
+    monkeypatch.setattr(request_feed, "prefix_order", lambda prompts, size: range(len(prompts)))
     plain = tmp_path / "plain.jsonl"
     assert cli.generate(path, "-o", plain, *settings).code == 0
     assert plain.read_bytes() == out.read_bytes()

@@ -69,6 +69,7 @@ class AttentionBackend(Protocol):
     capturable: (
         bool  # decode reads its lengths from device memory alone, so a CUDA graph may hold it
     )
+    reads_in_place: bool  # decode is fastest where the live blocks lie together
 
     def allocate(self, shape: CacheShape, dtype: torch.dtype, device: torch.device) -> KVCache:
         """Both caches of all layers, [n_layer, num_blocks, ...]."""

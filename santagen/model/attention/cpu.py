@@ -25,12 +25,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from santagen.kernels.cpu_linear import VECTORS, cpu_activation
 from santagen.model.attention.base import CacheShape, KVCache, Seqlen
 
 TILE = 64
 ROW_MULTIPLE = 4  # products of fewer or odd rows take other code paths, with other rounding
 MAX_PAIRS = 192  # pairs computed at once in prefill: bounds the score matrix
 VIEW_SHARE = 0.6  # decode reads the cache in place when this share of the block range is wanted
+EXP2_GRAIN = 32768  # see cpu_activation
+LOG2_E = math.log2(math.e)  # softmax is taken to base 2: torch.exp is up to 40 times slower where
+# arguments are -inf or results denormal, torch.exp2 is not
 
 
 class Scratch:
@@ -60,7 +64,7 @@ class TileGroup:
     extra_block: Tensor | None  # blocks read again for other owners, after the range
     mask: Tensor  # of the first pairs, [masked, 1, M, 1, block_size] bool, True = not visible; in
     # decode what to add to the scores of every pair, [P, 1, 1, block_size], 0 or -inf
-    joined: Tensor  # [N, J] pair of each tile and block step, P where there is none
+    joined: Tensor  # [N, J] pair of each tile and block step, the first one's where there is none
     bags: Tensor  # the pairs of tile 0 in block order, then those of tile 1, ...
     bag_starts: Tensor  # [N]
     scratch: Scratch  # one for all groups and layers of a forward
@@ -72,11 +76,13 @@ class CpuAttention:
     name = "torch"
     block_multiple = 8
     capturable = False
+    reads_in_place = True
 
     def __init__(self, block_size: int = 64) -> None:
         self.block_size = block_size
         self._slots: Tensor | None = None
         self._runs: tuple[Tensor, Tensor] | None = None
+        self._places = (torch.empty(0), torch.empty(0))  # block and offset of the slots
 
     def allocate(self, shape: CacheShape, dtype: torch.dtype, device: torch.device) -> KVCache:
         lead = (shape.n_layer, shape.num_blocks, shape.n_kv_head)
@@ -120,8 +126,9 @@ class CpuAttention:
         block_size = key_cache.shape[-1]
         if slots is not self._slots:  # the same for every layer of a forward
             self._slots, self._runs = slots, _runs(slots, block_size)
+            self._places = slots // block_size, slots % block_size
         if self._runs is None:
-            block, offset = slots // block_size, slots % block_size
+            block, offset = self._places
             key_cache[block, :, :, offset] = key
             value_cache[block, :, offset] = value
             return
@@ -205,7 +212,7 @@ def _group(
     """position: [tiles, M] absolute; tables: [tiles, max_blocks]. tokens None: decode."""
     decode = tokens is None
     blocks = position[:, -1] // block_size + 1  # [tiles]
-    tiles, longest = len(blocks), int(blocks.max())
+    longest = int(blocks.max())
     real = torch.arange(longest) < blocks.unsqueeze(1)  # [tiles, J]
     tile, number = real.nonzero(as_tuple=True)  # of every wanted pair
     wanted = tables[tile, number]
@@ -219,7 +226,8 @@ def _group(
     computed = order >= 0
     where = torch.empty(len(tile), dtype=torch.long)  # of every wanted pair among the computed ones
     where[order[computed]] = computed.nonzero().squeeze(1)
-    joined = torch.full((tiles, longest), len(order))
+    starts = torch.cumsum(blocks, 0) - blocks
+    joined = where[starts].unsqueeze(1).repeat(1, longest)
     joined[real] = where
     keys = number[needs].unsqueeze(1) * block_size + torch.arange(block_size)  # [masked, bs]
     mask = keys.unsqueeze(1) > position[tile[needs]].unsqueeze(2)
@@ -232,7 +240,6 @@ def _group(
     else:
         mask = mask.unsqueeze(1).unsqueeze(3)
     pair_tile = tile[order.clamp(min=0)]
-    starts = torch.cumsum(blocks, 0) - blocks
     return TileGroup(
         tokens, keep, pair_tile, pair_block, extra, mask, joined, where, starts, scratch
     )
@@ -276,18 +283,19 @@ def _attend(query: Tensor, cache: KVCache, group: TileGroup, scale: float) -> Te
     key_cache, value_cache = cache
     kv_heads, (heads, dim) = key_cache.shape[1], query.shape[1:]
     per_kv = heads // kv_heads
-    dtype, query = query.dtype, query.float() * scale
+    dtype, query = query.dtype, query.float() * (scale * LOG2_E)
     tiled = query.unsqueeze(1) if group.tokens is None else query[group.tokens]
     tiles, width = tiled.shape[:2]
     pairs, rows = len(group.pair_tile), width * per_kv
     # [tiles, kv heads, M x heads of that kv head, D], rows padded for the product
     tiled = tiled.view(tiles, width, kv_heads, per_kv, dim)
     tiled = tiled.transpose(1, 2).reshape(tiles, kv_heads, rows, dim)
-    padded = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
+    size = value_cache.shape[2]
+    multiple = max(ROW_MULTIPLE, VECTORS // math.gcd(VECTORS, size))
+    padded = -(-rows // multiple) * multiple
     if padded != rows:
         tiled = torch.nn.functional.pad(tiled, (0, 0, 0, padded - rows))
     paired = tiled.index_select(0, group.pair_tile).flatten(0, 1)
-    size = value_cache.shape[2]
     scores = group.scratch.take("scores", query, pairs * kv_heads, padded, size)
     partial = group.scratch.take("partial", query, pairs * kv_heads, padded, dim)
     torch.bmm(paired, _blocks(key_cache, group).float(), out=scores)
@@ -298,10 +306,9 @@ def _attend(query: Tensor, cache: KVCache, group: TileGroup, scale: float) -> Te
         masked = scores[: len(group.mask), :, :rows].unflatten(2, (width, per_kv))
         masked.masked_fill_(group.mask, -torch.inf)
     # Every row's own maximum, over all its blocks: its first block always has a visible key.
-    top = scores.amax(-1, keepdim=True)
-    none = top.new_full((1, *top.shape[1:]), -torch.inf)
-    highest = torch.cat([top, none])[group.joined].amax(1)  # [tiles, kv heads, rows, 1]
-    scores.sub_(highest.index_select(0, group.pair_tile)).exp_()
+    highest = scores.amax(-1, keepdim=True)[group.joined].amax(1)  # [tiles, kv heads, rows, 1]
+    scores.sub_(highest.index_select(0, group.pair_tile))
+    cpu_activation(torch.exp2_, scores.view(-1, VECTORS), EXP2_GRAIN)
     total = scores.sum(-1, keepdim=True)
     torch.bmm(scores.flatten(0, 1), _blocks(value_cache, group).float(), out=partial)
     # Each tile's pairs, added in block order. A block that was computed for nobody may hold

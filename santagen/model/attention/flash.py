@@ -65,6 +65,7 @@ class FlashAttention:
     name = "flash"
     block_multiple = 256
     capturable = True
+    reads_in_place = False
 
     def __init__(self, fa3: Varlen | None = None, block_size: int = 256) -> None:
         import flash_attn

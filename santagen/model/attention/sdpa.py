@@ -29,6 +29,7 @@ class SdpaAttention:
     name = "torch"
     block_multiple = 1
     capturable = False
+    reads_in_place = False
 
     def __init__(self, block_size: int = 64) -> None:
         self.block_size = block_size

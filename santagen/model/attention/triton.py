@@ -49,6 +49,7 @@ class TritonAttention:
     name = "triton"
     block_multiple = 16
     capturable = True
+    reads_in_place = False
 
     def __init__(
         self, block_size: int = 64, varlen: Varlen | None = None, invariant: bool = False
