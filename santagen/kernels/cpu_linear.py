@@ -8,7 +8,7 @@ padded to a multiple of 16, which covers most shapes.
 Element-wise functions are vectorised but for the last elements of a thread's share, which take a
 scalar form that rounds otherwise. So shares are cut where a vector ends.
 
-Serves what kernels.packed_linear does not take: the head, other number formats, packed GPTQ weights.
+Serves what kernels.packed_linear does not take: the head, other number formats, packed GPTQ.
 """
 
 from __future__ import annotations
