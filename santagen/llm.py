@@ -27,6 +27,7 @@ from santagen.engine.llm_engine import LLMEngine
 from santagen.engine.memory import DEFAULT_ROWS, CachePlan, available_ram, plan_cache
 from santagen.engine.model_runner import ModelRunner
 from santagen.engine.output_processor import OutputProcessor
+from santagen.engine.rehearsal import rehearse
 from santagen.engine.rows import RowTable
 from santagen.engine.sampler import Sampler
 from santagen.engine.scheduler import Scheduler, SchedulerLimits
@@ -170,6 +171,8 @@ class LLM:
         runner = ModelRunner(model, plan.shape, table, sampler)
         if not self.engine_config.enforce_eager:
             runner.capture(plan.max_model_len)
+        if self.device.type == "cuda":
+            rehearse(runner, plan.max_num_batched_tokens, plan.max_model_len)
         return runner
 
     def _plan(self, attention: AttentionBackend, rows: int | None) -> CachePlan:

@@ -30,9 +30,14 @@ class RowTable:
     def __init__(self, capacity: int, max_blocks: int, device: torch.device) -> None:
         self.capacity, self.max_blocks, self.device = capacity, max_blocks, device
         self.data = torch.zeros(capacity, HEADER + max_blocks, dtype=torch.int32, device=device)
-        self.data[:, FINISHED] = 1
         self.floats = self.data.view(torch.float32)
         self.block_table = self.data[:, HEADER:]
+        self.clear()
+
+    def clear(self) -> None:
+        """No row is live."""
+        self.data.zero_()
+        self.data[:, FINISHED] = 1
 
     def apply(self, step: Step) -> None:
         """Moves first, then vacated rows, new blocks and new rows, in one scatter of 32-bit

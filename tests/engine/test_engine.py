@@ -11,6 +11,7 @@ import torch
 
 from santagen import LLM, SamplingParams, SantagenError
 from santagen.engine.model_runner import ModelRunner
+from santagen.engine.rehearsal import rehearse
 from santagen.request import Request, RowFailure, SampleOutput
 
 PROMPTS = [
@@ -253,3 +254,20 @@ def test_no_memory_for_all_rows_starts_with_fewer(
     assert llm.plan.max_num_seqs == llm.engine.scheduler.limits.max_num_seqs == 16
     assert "no memory for 32 sequences at once: going on with 16" in llm.describe()
     assert ids_of(llm, SAMPLED) == sampled
+
+
+def test_a_rehearsal_leaves_the_engine_as_it_was() -> None:
+    plain, rehearsed = (LLM(device="cpu", max_num_seqs=4) for _ in range(2))
+    runner, plan = rehearsed.engine.runner, rehearsed.plan
+    rehearse(runner, plan.max_num_batched_tokens, plan.max_model_len)
+    assert torch.equal(runner.table.data, plain.engine.runner.table.data)
+    prompts = ["def add(a, b):\n", "import os\n"]
+    params = SamplingParams(max_tokens=12, temperature=0.8)
+    found = [out.token_ids for out in rehearsed.generate(prompts, params)]
+    assert found == [out.token_ids for out in plain.generate(prompts, params)]
+    assert rehearsed.engine.stats == plain.engine.stats
+
+
+def test_a_rehearsal_fits_a_model_of_few_positions() -> None:
+    llm = LLM(device="cpu", max_num_seqs=1, max_model_len=4)
+    rehearse(llm.engine.runner, 4, 4)
