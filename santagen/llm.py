@@ -94,7 +94,7 @@ class LLM:
             )
         weights.packed, packing = self._choose_packing(weights)
         with torch.inference_mode():
-            model = FlashSantacoderForCausalLM("", config, weights, attention.backend).eval()
+            model = FlashSantacoderForCausalLM("", config, weights, attention.backend, own).eval()
         if settings.invariant and device.type == "cuda":
             make_invariant(model)
         if settings.quantization == "fp8":

@@ -251,7 +251,7 @@ class FlashSantacoderModel(nn.Module):
 
 class FlashSantacoderForCausalLM(nn.Module):
     """The whole model. `attention` (by default the best for the weights' device) owns the cache's
-    layout."""
+    layout; `parallel` is by default the group that the weights were cut for."""
 
     def __init__(
         self,
@@ -259,9 +259,11 @@ class FlashSantacoderForCausalLM(nn.Module):
         config: ModelConfig,
         weights: Weights,
         attention: AttentionBackend | None = None,
+        parallel: TensorParallel | None = None,
     ) -> None:
         super().__init__()
-        parallel = TensorParallel(weights.rank, weights.world_size, weights.process_group)
+        if parallel is None:
+            parallel = TensorParallel(weights.rank, weights.world_size, weights.process_group)
         if attention is None:
             attention = select_attention("auto", weights.device, weights.dtype, config).backend
         self.config, self.attention = config, attention

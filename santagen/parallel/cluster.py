@@ -24,6 +24,7 @@ from torch import distributed as dist
 
 from santagen.distributed import TensorParallel
 from santagen.errors import SantagenError
+from santagen.parallel.symmetric import symmetric_sum
 from santagen.parallel.watch import BEAT_SECONDS, Watch
 from santagen.parallel.world import World
 
@@ -97,8 +98,6 @@ class Cluster:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
         self.barrier(f"connect{world.group}", world.tensor_parallel)
         self._in_time(lambda: self._form_group(device), device, TEST_SECONDS)
-        # Not the group itself: one that something still holds at exit aborts the process.
-        self.tensor_parallel = TensorParallel(world.shard, world.tensor_parallel)
 
     def _in_time(self, body: Callable[[], None], device: torch.device, seconds: float) -> None:
         """Run `body` in a thread, since the libraries that it waits in answer to no signal."""
@@ -136,6 +135,11 @@ class Cluster:
                 raise RuntimeError(f"a first all-reduce on {place} gave a wrong sum")
         dist.destroy_process_group()
         self._init_group("group", device, COLLECTIVE_TIMEOUT)
+        same_host = self.world.local_size % size == 0  # a group's ranks follow one another
+        # Not the group itself: one that something still holds at exit aborts the process.
+        self.tensor_parallel = TensorParallel(
+            shard, size, fast_sum=symmetric_sum(device, same_host)
+        )
 
     def _init_group(self, name: str, device: torch.device, timeout: timedelta) -> None:
         world = self.world
@@ -201,6 +205,7 @@ class Cluster:
         """End in order. Rank 0 stays until all have left: the store may be its own."""
         self.watch.stop()
         if dist.is_initialized():
+            self.tensor_parallel = TensorParallel()
             gc.collect()  # CUDA graphs that hold collectives must go before the group does
             dist.destroy_process_group()
         rank, size = self.world.rank, self.world.size
