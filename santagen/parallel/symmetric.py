@@ -35,8 +35,7 @@ class SymmetricSum:
         memory.rendezvous(self._buffer, self._group)
 
     def takes(self, x: Tensor) -> bool:
-        fits = 0 < x.nbytes <= BUFFER_BYTES and x.nbytes % ALIGNMENT == 0
-        return fits and x.dtype in TYPES and x.device.type == "cuda"
+        return x.device.type == "cuda" and fits(x)
 
     def __call__(self, x: Tensor) -> Tensor:
         """The sum of the ranks' x, in a tensor of its own; every rank calls this alike."""
@@ -45,6 +44,11 @@ class SymmetricSum:
         if x.nbytes * self._others <= ONE_SHOT_BYTES:
             return torch.ops.symm_mem.one_shot_all_reduce(shared, "sum", self._group)
         return torch.ops.symm_mem.two_shot_all_reduce_(shared, "sum", self._group).clone()
+
+
+def fits(x: Tensor) -> bool:
+    """Whether shared memory can sum a tensor like x."""
+    return 0 < x.nbytes <= BUFFER_BYTES and x.nbytes % ALIGNMENT == 0 and x.dtype in TYPES
 
 
 def symmetric_sum(device: torch.device, same_host: bool) -> SymmetricSum | None:

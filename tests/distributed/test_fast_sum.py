@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from santagen.distributed import TensorParallel
-from santagen.parallel.symmetric import BUFFER_BYTES, SymmetricSum
+from santagen.parallel.symmetric import BUFFER_BYTES, SymmetricSum, fits
 
 
 class Doubled:
@@ -26,9 +26,10 @@ def test_what_the_fast_sum_takes_is_its_own() -> None:
 
 
 def test_only_small_aligned_sums_on_a_gpu_are_taken() -> None:
-    sums = SymmetricSum.__new__(SymmetricSum)
-    meta = torch.device("meta")
-    assert not sums.takes(torch.ones(4, 8))  # on the CPU
-    large = torch.empty(BUFFER_BYTES // 2 + 8, dtype=torch.bfloat16, device=meta)
-    for x in (large, torch.empty(3, device=meta), torch.empty(0, device=meta)):
-        assert not sums.takes(x)
+    def like(count: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        return torch.empty(count, dtype=dtype, device="meta")
+
+    most = BUFFER_BYTES // 2
+    assert all(fits(x) for x in (like(8), like(most), like(4, torch.float32)))
+    assert not any(fits(x) for x in (like(0), like(most + 8), like(3), like(8, torch.float16)))
+    assert not SymmetricSum.__new__(SymmetricSum).takes(torch.ones(8))  # on the CPU
