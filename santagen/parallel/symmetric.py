@@ -75,6 +75,16 @@ def _peers_reach_each_other() -> bool:
 
 
 def _is_right(sums: SymmetricSum, device: torch.device, count: int) -> bool:
+    """Sums of `count` numbers come out right, launched one by one and from a CUDA graph."""
     rank, size = dist.get_rank(), dist.get_world_size()
     x = torch.full((count,), rank + 1.0, dtype=torch.bfloat16, device=device)
-    return bool((sums(x) == size * (size + 1) / 2).all())
+    wanted = size * (size + 1) / 2
+    right = bool((sums(x) == wanted).all())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        twice = sums(sums(x))  # of sums that are the same on every rank
+    for factor in (1, 2):
+        x.fill_(factor * (rank + 1.0))
+        graph.replay()
+        right &= bool((twice == factor * size * wanted).all())
+    return right
