@@ -79,7 +79,7 @@ class LLMEngine:
         """Generate for all requests; yields samples as they finish, failures as they come by.
 
         Requests are drawn as rows become free, so a generator of millions is fine. What ended
-        before an error is yielded before it is raised.
+        before an error or an interrupt is yielded before it is raised.
         """
         ended: deque[Ending] = deque()
         try:
@@ -88,7 +88,7 @@ class LLMEngine:
                     yield failure
                 for _ in range(min(len(ended), GIVEN_A_LAUNCH)):
                     yield self.processor.output(ended.popleft())
-        except Exception:
+        except (Exception, KeyboardInterrupt):
             while ended:
                 yield self.processor.output(ended.popleft())
             raise
@@ -127,6 +127,7 @@ class LLMEngine:
             if pending:
                 while pending:
                     self._collect(pending.popleft(), ended)
+                yield None
                 continue
             if self.scheduler.needs_drain:
                 self.scheduler.preempt()

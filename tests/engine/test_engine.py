@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from santagen import LLM, SamplingParams, SantagenError
-from santagen.engine.model_runner import ModelRunner
+from santagen.engine.batch import Step
+from santagen.engine.model_runner import ModelRunner, Record
 from santagen.engine.rehearsal import rehearse
 from santagen.request import Request, RowFailure, SampleOutput
 
@@ -271,3 +272,30 @@ def test_a_rehearsal_leaves_the_engine_as_it_was() -> None:
 def test_a_rehearsal_fits_a_model_of_few_positions() -> None:
     llm = LLM(device="cpu", max_num_seqs=1, max_model_len=4)
     rehearse(llm.engine.runner, 4, 4)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_what_ended_comes_out_before_an_error(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, short = 200, 2  # all short ones end together: more than are handed out in one launch
+    llm = LLM(device="cpu", max_num_seqs=rows)
+    requests = [
+        Request(i, i, (7, 8), SamplingParams(max_tokens=9 if i == 0 else short), (0,))
+        for i in range(rows)
+    ]
+    launch, launches = ModelRunner.launch, 0
+
+    def fail_late(self: ModelRunner, step: Step) -> Record:
+        nonlocal launches
+        launches += 1
+        if launches > short:
+            raise error
+        return launch(self, step)
+
+    monkeypatch.setattr(ModelRunner, "launch", fail_late)
+    found: list[Any] = []
+    with pytest.raises(error):
+        for output in llm.run(requests):
+            found.append(output)
+    assert len(found) == rows - 1
