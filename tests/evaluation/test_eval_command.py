@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -347,13 +348,16 @@ def test_an_interrupted_run_goes_on_to_the_same_result(
     os.kill(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and "Go on with: santagen eval mini" in said, said
-    assert cli(*words[:8], "-o", output, "--resume").code == 0
+    ran = cli(*words[:8], "-o", output, "--resume")
+    assert ran.code == 0 and "s of them now)" in ran.err
     assert cli(*words[:8], "-o", tmp_path / "whole.json").code == 0
     results = [
         without_times(json.loads((tmp_path / name).read_text()))
         for name in ("r.json", "whole.json")
     ]
     assert results[0] == results[1]
+    now = float(re.findall(r"in ([\d.]+) s \(([\d.]+) s of them now", ran.err)[0][1])
+    assert json.loads(output.read_text())["seconds"] > now + 0.1
     rows = [
         [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
         for name in ("r.samples.jsonl", "whole.samples.jsonl")

@@ -17,9 +17,10 @@ from santagen.errors import SantagenError
 from santagen.evaluation.compare import compare
 from santagen.evaluation.execution import Pool
 from santagen.evaluation.files import Sample, read_samples, write_samples
-from santagen.evaluation.result import ResultFile, read_result, samples_path, summarise
+from santagen.evaluation.result import ResultFile, read_result, samples_path
 from santagen.evaluation.runner import Scorer, Verdict, score
 from santagen.evaluation.self_check import self_check
+from santagen.evaluation.summary import summarise
 from santagen.evaluation.tasks import Task, load_task
 from tests.evaluation.conftest import ROWS, write_rows
 from tests.evaluation.mutations import mixed_samples
@@ -169,9 +170,9 @@ def test_result_file_goes_on_where_it_was_left(task: Task, pool: Pool, tmp_path:
     second.finish(task, summarise(task, second.verdicts.values()))
     second.close()
 
-    assert (
-        path.read_text() == (tmp_path / "w.json").read_text() and "hf_abc" not in path.read_text()
-    )
+    found, wanted = (json.loads(p.read_text()) for p in (path, tmp_path / "w.json"))
+    assert {**found, "seconds": 0} == {**wanted, "seconds": 0}
+    assert "hf_abc" not in path.read_text()
     rows = [json.loads(line) for line in samples_path(path).read_text().splitlines()]
     assert [(row["task_id"], row["index"]) for row in rows] == [
         (s.task_id, s.index) for s in samples
@@ -181,6 +182,49 @@ def test_result_file_goes_on_where_it_was_left(task: Task, pool: Pool, tmp_path:
         "r.json",
         "r.samples.jsonl",
     ]
+
+
+def test_the_seconds_of_a_result_are_those_of_all_parts(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, now = tmp_path / "r.json", 100.0
+    monkeypatch.setattr("santagen.evaluation.result.time.monotonic", lambda: now)
+
+    def opened() -> ResultFile:
+        return ResultFile.open(path, identity={}, head={}, resume=True)
+
+    def verdict(number: int) -> Verdict:
+        return Verdict(Sample(f"Mini/{number}", 0, "x"), "passed", True, "passed")
+
+    first = opened()
+    now += 10
+    first.judged(verdict(0))
+    now += 2  # lost with the kill
+    first.close()
+    second = opened()
+    assert second.seconds_before == 10
+    now += 5
+    second.judged(verdict(1))
+    now += 3
+    second.interrupt()
+    second.close()
+    idle = opened()
+    now += 50  # a part that ends before it adds anything
+    idle.interrupt()
+    idle.close()
+    last = opened()
+    assert last.seconds_before == 18 and len(last.verdicts) == 2
+    now += 4
+    last.judged(verdict(2))
+    last.finish(task, summarise(task, last.verdicts.values()))
+    last.close()
+    assert read_result(path)["seconds"] == 22
+    assert "elapsed" not in samples_path(path).read_text()
+    again = opened()  # a finished result, asked for again
+    now += 7
+    again.finish(task, summarise(task, again.verdicts.values()))
+    again.close()
+    assert read_result(path)["seconds"] == 22
 
 
 def test_result_file_is_not_overwritten_or_mixed(task: Task, tmp_path: Path) -> None:

