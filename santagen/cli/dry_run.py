@@ -7,7 +7,7 @@ written.
 from __future__ import annotations
 
 from santagen.cli.console import Console
-from santagen.cli.generate import Inputs
+from santagen.cli.generate_inputs import Inputs
 from santagen.cli.model import engine_settings
 from santagen.cli.options import GenerateOptions
 from santagen.config import EngineConfig, ModelConfig

@@ -3,7 +3,8 @@
     settings -> PromptSet (validated whole) -> OutputWriter (opened) -> LLM (loaded) -> OutputWriter
 
 Only the order of things and what is said about them is decided here; each step is another module's.
-What the processes of a larger run do is in cli.ranks.
+What is checked before is in cli.generate_inputs, what the processes of a larger run do in
+cli.ranks.
 """
 
 from __future__ import annotations
@@ -12,13 +13,10 @@ import dataclasses
 import os
 import shlex
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from santagen.cli.console import Console
@@ -30,24 +28,21 @@ from santagen.cli.describe import (
     show_config,
     versions,
 )
+from santagen.cli.generate_inputs import Inputs, read_inputs, said_if_slow
 from santagen.cli.interrupt import Interrupts
-from santagen.cli.model import engine_settings, find_model, numerics, output_path
+from santagen.cli.model import engine_settings, numerics, output_path
 from santagen.cli.options import GenerateOptions
 from santagen.cli.progress import Progress, Tally
 from santagen.cli.settings import Resolved
-from santagen.errors import SantagenError
-from santagen.io.prompts import PromptSet, read_prompts
 from santagen.parallel.world import World, sizes
-from santagen.request import PromptRow, Request, RowFailure, SampleOutput, SamplingParams
+from santagen.request import PromptRow, Request, RowFailure, SampleOutput
 
 if TYPE_CHECKING:
-    from santagen.checkpoint.source import ModelSource
     from santagen.io.writer import OutputWriter
     from santagen.llm import LLM
 
 INTERRUPTED = 130
 SHOWN_FAILURES = 5
-SLOW_SECONDS = 1.5  # of silence
 TOKENISED_TOGETHER = 64  # rows: more would keep a GPU waiting
 # What a resumed run must share with the first, beside the model, the prompts and the sampling.
 DECIDES_BYTES = (
@@ -84,105 +79,6 @@ def run(settings: Resolved[GenerateOptions]) -> int:
 
             return dry_run(options, inputs, console)
         return Job(settings, inputs, console, interrupts).run()
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """What is known before any model is looked at."""
-
-    params: SamplingParams
-    prompts: PromptSet
-    source: ModelSource
-
-
-def sampling_params(options: GenerateOptions) -> SamplingParams:
-    """The settings of rows that override nothing."""
-    names = [field.name for field in dataclasses.fields(SamplingParams)]
-    return SamplingParams(**{name: getattr(options, name) for name in names})
-
-
-def read_inputs(options: GenerateOptions, console: Console) -> Inputs:
-    """Check the options against each other, validate every prompt, find the model."""
-    if options.resume and options.overwrite:
-        raise SantagenError("--resume and --overwrite exclude each other.", "Give one of them.")
-    if options.resume and output_path(options.output) is None:
-        raise SantagenError("--resume needs an output file.", "Name it with -o OUT.jsonl.")
-    if options.output is not None:
-        refuse_own_input(options.output, options.prompts)
-        if not options.dry_run:
-            check_output(options.output, options.resume or options.overwrite)
-    if options.quiet and options.verbose:
-        raise SantagenError("--quiet and --verbose exclude each other.", "Give one of them.")
-    params = sampling_params(options)
-    with said_if_slow(console, "reading and checking every prompt before anything else"):
-        prompts = read_prompts(
-            list(options.prompts),
-            dataset=options.dataset,
-            split=options.split,
-            prompt_column=options.prompt_column,
-            keep=options.keep,
-            limit=options.limit,
-            shard=parse_shard(options.shard),
-            defaults=params,
-        )
-    if options.strict and prompts.failures:
-        first = prompts.failures[0]
-        count = len(prompts.failures)
-        raise SantagenError(
-            f"{count} of {count + len(prompts)} rows are bad; the first: {first.error}",
-            first.hint or "Mend them, or run without --strict to use the others.",
-        )
-    if not prompts.total_rows:
-        console.warn("The input holds no rows.", "Check what writes it, and its path.")
-    for path in options.prompts:
-        if path.lower().endswith(".csv"):
-            console.warn(
-                f"{path} is taken as one prompt, the whole file.",
-                f"For a prompt of each row: --dataset {shlex.quote(path)} --prompt-column NAME",
-            )
-    return Inputs(params, prompts, find_model(options, console))
-
-
-@contextmanager
-def said_if_slow(console: Console, message: str) -> Iterator[None]:
-    """Say what is going on where it takes more than a moment."""
-    timer = threading.Timer(SLOW_SECONDS, console.say, (message,))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def check_output(output: str, may_exist: bool) -> None:
-    """Refuse an unusable output before a model is fetched; opening it looks again."""
-    from santagen.io.writer import check_place, refuse_existing
-
-    path = output_path(output)
-    if path is not None and check_place(path) and not may_exist:
-        refuse_existing(path)
-
-
-def refuse_own_input(output: str, prompts: Sequence[str]) -> None:
-    """An output that is one of the prompt files would destroy it."""
-    for path in prompts:
-        if path != "-" and Path(path).exists() and Path(path).resolve() == Path(output).resolve():
-            raise SantagenError(
-                f"-o {output} is one of the prompt files.", "Give the output another name."
-            )
-
-
-def parse_shard(text: str | None) -> tuple[int, int] | None:
-    """ "1/4" -> (1, 4)."""
-    if text is None:
-        return None
-    index, slash, count = text.partition("/")
-    if not (slash and index.isdecimal() and count.isdecimal()):
-        raise SantagenError(
-            f"--shard {text} is no shard.", "Write I/N, as in 0/4, 1/4, 2/4 and 3/4."
-        )
-    return int(index), int(count)
 
 
 class Job:

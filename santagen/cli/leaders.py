@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from santagen.cli.generate import TOKENISED_TOGETHER, Inputs, Job, with_rate
+from santagen.cli.generate import TOKENISED_TOGETHER, Job, with_rate
+from santagen.cli.generate_inputs import Inputs
 from santagen.cli.model import engine_settings
 from santagen.cli.progress import Progress
 from santagen.errors import SantagenError

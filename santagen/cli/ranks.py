@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from santagen.cli.console import Console, report_error
 from santagen.cli.describe import resume_command
-from santagen.cli.generate import INTERRUPTED, Inputs, read_inputs, sampling_params
+from santagen.cli.generate import INTERRUPTED
+from santagen.cli.generate_inputs import Inputs, read_inputs, sampling_params
 from santagen.cli.interrupt import Interrupts
 from santagen.cli.leaders import OtherLeader, RankZero, draw_evenly, load_shard
 from santagen.cli.model import find_model, output_path

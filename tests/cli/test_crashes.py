@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-import santagen.io.writer
+import santagen.io.output_files
 from tests.cli.helpers import PROGRAM, TIMEOUT, Cli, process, read_jsonl, write_jsonl
 from tests.cli.kills import check_equal, kill_and_resume, mixed_run
 from tests.cli.preloaded import Preloaded
@@ -203,7 +203,7 @@ def test_a_clock_that_jumps_changes_no_sample(
             return datetime.now(UTC) + timedelta(days=365 * years)
 
     monkeypatch.setattr(time, "time", lambda: true_time() + years * 365 * 86400)
-    monkeypatch.setattr(santagen.io.writer, "datetime", Jumped)
+    monkeypatch.setattr(santagen.io.output_files, "datetime", Jumped)
     ran = cli(*command, "-o", broken, "--resume")
     assert ran.code == 1, ran.err
     check_equal(whole, broken)

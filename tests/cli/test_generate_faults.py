@@ -112,6 +112,7 @@ def test_a_long_silence_is_explained(
     cli: Cli, prompts: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import santagen.cli.generate as generate
+    import santagen.cli.generate_inputs as inputs
 
     assert cli.generate(prompts, "-o", output, *FEW).err.count("every prompt") == 0
 
@@ -122,8 +123,8 @@ def test_a_long_silence_is_explained(
 
         return slow
 
-    monkeypatch.setattr(generate, "SLOW_SECONDS", 0.02)
-    monkeypatch.setattr(generate, "read_prompts", slowly(generate.read_prompts))
+    monkeypatch.setattr(inputs, "SLOW_SECONDS", 0.02)
+    monkeypatch.setattr(inputs, "read_prompts", slowly(inputs.read_prompts))
     monkeypatch.setattr(generate.Job, "_open_writer", slowly(generate.Job._open_writer))
     ran = cli.generate(prompts, "-o", output, "--resume", *FEW)
     assert "reading and checking every prompt" in ran.err and f"what {output} holds" in ran.err

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from santagen.io.writer import OutputWriter, errors_path
+from santagen.io.output_place import errors_path
+from santagen.io.writer import OutputWriter
 from santagen.request import Request, RowFailure, SampleOutput, SamplingParams
 
 IDENTITY: dict[str, Any] = {

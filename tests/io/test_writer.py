@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from santagen.errors import SantagenError
 from santagen.io.manifest import manifest_path, read_manifest
-from santagen.io.writer import errors_path
+from santagen.io.output_place import errors_path
 from santagen.request import Request, SampleOutput, SamplingParams, TokenLogprob
 from tests.io.output_runs import (
     IDENTITY,
