@@ -122,15 +122,7 @@ def open_source(path: str, wanted: Sequence[str] = ()) -> Source:
     `wanted` names columns of a parquet file to read beside those that rows are known to have.
     """
     if path == "-":
-        if sys.stdin is None:  # the shell's <&-
-            raise SantagenError("stdin is closed.", "Pipe the rows into it, or name a file.")
-        try:
-            return _spooled(sys.stdin.buffer, "stdin", ".jsonl")
-        except OSError as error:
-            raise SantagenError(
-                f"stdin can't be read: {error.strerror or error}.",
-                f"Pipe JSON lines into it; they are copied to {tempfile.gettempdir()} first.",
-            ) from None
+        return _standard_input()
     if not path:
         raise SantagenError(
             "The name of a prompt file is empty.", "Check the shell variable that holds it."
@@ -165,6 +157,18 @@ def open_source(path: str, wanted: Sequence[str] = ()) -> Source:
             f"{path} can't be read: permission denied.", "Check the file's permissions."
         )
     return FileSource(path, place, kind)
+
+
+def _standard_input() -> FileSource:
+    if sys.stdin is None:  # the shell's <&-
+        raise SantagenError("stdin is closed.", "Pipe the rows into it, or name a file.")
+    try:
+        return _spooled(sys.stdin.buffer, "stdin", ".jsonl")
+    except OSError as error:
+        raise SantagenError(
+            f"stdin can't be read: {error.strerror or error}.",
+            f"Pipe JSON lines into it; they are copied to {tempfile.gettempdir()} first.",
+        ) from None
 
 
 def _spooled(stream: BinaryIO, name: str, kind: str) -> FileSource:
