@@ -42,13 +42,20 @@ def comparison_table(found: Comparison, names: tuple[str, str]) -> list[str]:
     """The lines of a comparison: B minus A."""
     both = many(found.problems, "problem")
     lines = [f"{found.task}: {both} in both; A is {names[0]}, B is {names[1]}"]
+    if found.partial:
+        who = " and ".join(name.upper() for name in found.partial)
+        verb = "is" if len(found.partial) == 1 else "are"
+        lines.append(f"  {who} {verb} partial: compared over {both} only, not the whole task")
     head = f"{'A %':>7} {'B %':>7} {'B - A':>7}   {'95 %':^16}  {'p':>6}  better/worse/equal"
-    lines.append(f"  {'':9} {head}")
+    lines.append(f"  {'':11} {head}")
     for item in found.differences:
         values = f"{100 * item.a:7.2f} {100 * item.b:7.2f} {100 * item.difference:+7.2f}"
         signs = f"{item.better}/{item.worse}/{item.equal}"
-        name, interval = f"pass@{item.k}", _interval(item.interval)
-        lines.append(f"  {name:9} {values}   {interval}  {item.p_value:6.4f}  {signs}")
+        lines.append(
+            f"  {item.name:11} {values}   {_interval(item.interval)}  {item.p_value:6.4f}  {signs}"
+        )
+    if not found.differences:
+        lines.append("  no score to compare: a problem has fewer samples than each --k")
     for label, ids in (("only in A", found.only_a), ("only in B", found.only_b)):
         if ids:
             lines.append(f"  {label}: {_ids(list(ids))}")
@@ -56,7 +63,7 @@ def comparison_table(found: Comparison, names: tuple[str, str]) -> list[str]:
         shown = ", ".join(
             f"{task_id} {100 * gap:+.0f}" for task_id, gap in found.changed[:SHOWN_IDS]
         )
-        lines.append(f"  largest changes of pass@1: {shown}")
+        lines.append(f"  largest changes of {found.changed_in}: {shown}")
     return lines
 
 

@@ -21,9 +21,9 @@ FLIPS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """B minus A for one k. `better` counts problems that B does better on."""
+    """B minus A for one score. `better` counts problems that B does better on."""
 
-    k: int
+    name: str  # "pass@10", "exact match"
     a: float
     b: float
     difference: float
@@ -40,25 +40,36 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Over the problems that both results have; `only_a` and `only_b` are the others."""
+    """Over the problems that both results have; `only_a` and `only_b` are the others. `partial`
+    names the results ("a", "b") that lack problems of their task.
+    """
 
     task: str
     problems: int
+    partial: tuple[str, ...]
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
-    differences: tuple[Difference, ...]
-    changed: tuple[
-        tuple[str, float], ...
-    ]  # task ids with their difference of pass@1, largest first
+    pass_at_k: dict[int, Difference]
+    exact_match: Difference | None  # where both results have it
+    changed: tuple[tuple[str, float], ...]  # task ids with their difference, largest first
+    changed_in: str  # what that is a difference of
+
+    @property
+    def differences(self) -> list[Difference]:
+        """All scores that are compared."""
+        return [*self.pass_at_k.values(), *filter(None, [self.exact_match])]
 
     def as_json(self) -> dict[str, Any]:
         return {
             "task": self.task,
             "problems": self.problems,
+            "partial": list(self.partial),
             "only_a": list(self.only_a),
             "only_b": list(self.only_b),
-            "pass_at_k": {str(item.k): item.as_json() for item in self.differences},
+            "pass_at_k": {str(k): item.as_json() for k, item in self.pass_at_k.items()},
+            "exact_match": None if self.exact_match is None else self.exact_match.as_json(),
             "changed": dict(self.changed),
+            "changed_in": self.changed_in,
         }
 
 
@@ -77,7 +88,11 @@ def compare(a: dict[str, Any], b: dict[str, Any], ks: Sequence[int] = (1, 10, 10
         )
     pairs = [(_counts(first[task_id]), _counts(second[task_id])) for task_id in both]
     usable = useful_ks([counts for pair in pairs for counts in pair], ks)
-    differences = tuple(_difference(pairs, k) for k in usable)
+    exact = None
+    if all("exact" in side[task_id] for side in (first, second) for task_id in both):
+        matches = [tuple(_counts(side[i], "exact") for side in (first, second)) for i in both]
+        exact = _difference("exact match", matches, 1)
+    compared = _are_compared(a, b)
     moved = [
         (task_id, two[1] / two[0] - one[1] / one[0])
         for task_id, (one, two) in zip(both, pairs, strict=True)
@@ -86,18 +101,29 @@ def compare(a: dict[str, Any], b: dict[str, Any], ks: Sequence[int] = (1, 10, 10
     return Comparison(
         a["task"],
         len(both),
+        tuple(name for name, result in (("a", a), ("b", b)) if result.get("partial")),
         tuple(task_id for task_id in first if task_id not in second),
         tuple(task_id for task_id in second if task_id not in first),
-        differences,
+        {} if compared else {k: _difference(f"pass@{k}", pairs, k) for k in usable},
+        exact,
         tuple(changed),
+        "exact match" if compared else "pass@1",
     )
 
 
-def _counts(problem: dict[str, Any]) -> tuple[int, int]:
-    return problem["n"], problem["c"]
+def _are_compared(*results: dict[str, Any]) -> bool:
+    """Whether no program was run: answers passed where they are the original text."""
+    if any(result.get("pass_at_k") for result in results):
+        return False
+    problems = [problem for result in results for problem in result["problems"].values()]
+    return all(problem.get("exact") == problem["c"] for problem in problems)
 
 
-def _difference(pairs: Sequence[tuple[tuple[int, int], tuple[int, int]]], k: int) -> Difference:
+def _counts(problem: dict[str, Any], right: str = "c") -> tuple[int, int]:
+    return problem["n"], problem[right]
+
+
+def _difference(name: str, pairs: Sequence[Sequence[tuple[int, int]]], k: int) -> Difference:
     a = np.array([pass_at_k(*one, k) for one, _ in pairs])
     b = np.array([pass_at_k(*two, k) for _, two in pairs])
     gap = b - a
@@ -108,7 +134,7 @@ def _difference(pairs: Sequence[tuple[tuple[int, int], tuple[int, int]]], k: int
         signs = draws.integers(0, 2, size=(500, len(gap)), dtype=np.int8) * 2.0 - 1.0
         extreme += int((np.abs(signs @ gap) / len(gap) >= abs(mean) - 1e-12).sum())
     return Difference(
-        k,
+        name,
         float(a.mean()),
         float(b.mean()),
         mean,

@@ -211,7 +211,7 @@ def _number(value: Any) -> float:
 def read_result(path: Path) -> dict[str, Any]:
     """A finished RESULT.json; raises SantagenError for anything else."""
     result = read_json(path, "give a result file that santagen eval -o wrote")
-    if not isinstance(result.get("problems"), dict) or "task" not in result:
+    if not isinstance(result.get("problems"), dict) or not isinstance(result.get("task"), str):
         unfinished = result.get("complete") is False
         raise SantagenError(
             f"{path} is {'an unfinished' if unfinished else 'no'} result of santagen eval.",

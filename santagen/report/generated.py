@@ -9,15 +9,15 @@ from santagen.report import charts
 from santagen.report.markup import Html, absent, figure, folded, table
 
 
-def statistics(found: dict[str, Any] | None, prefix: str) -> Iterable[Html]:
-    """Finish reasons, lengths and throughput, as far as they are known."""
+def statistics(found: dict[str, Any] | None, prefix: str, title: str) -> Iterable[Html]:
+    """Finish reasons, lengths and throughput of the input `title`, as far as they are known."""
     known = found or {}
-    yield _reasons(known, prefix)
-    yield _lengths(known, prefix)
-    yield _throughput(known, prefix)
+    yield _reasons(known, prefix, title)
+    yield _lengths(known, prefix, title)
+    yield _throughput(known, prefix, title)
 
 
-def _reasons(known: dict[str, Any], prefix: str) -> Html:
+def _reasons(known: dict[str, Any], prefix: str, title: str) -> Html:
     counts = known.get("finish_reasons")
     if not counts:
         return absent("Finish reasons", "the samples don't say how they ended")
@@ -29,13 +29,13 @@ def _reasons(known: dict[str, Any], prefix: str) -> Html:
     said = ", ".join(f"{name} {many}" for name, many in counts.items())
     return figure(
         f"{prefix}-reasons", "Finish reasons",
-        charts.bars(f"{prefix}-reasons-picture", f"Finish reasons: {said}", rows),
+        charts.bars(f"{prefix}-reasons-picture", f"Finish reasons of {title}: {said}", rows),
         folded("Table of finish and stop reasons",
-               table("Finish reasons", ("Reason", "Samples"), cells)),
+               table(f"Finish reasons of {title}", ("Reason", "Samples"), cells)),
     )  # fmt: skip
 
 
-def _lengths(known: dict[str, Any], prefix: str) -> Html:
+def _lengths(known: dict[str, Any], prefix: str, title: str) -> Html:
     found = known.get("completion_tokens")
     if not found:
         return absent("The histogram of lengths", "the samples don't say how many tokens they have")
@@ -44,15 +44,15 @@ def _lengths(known: dict[str, Any], prefix: str) -> Html:
         [f"{at * width} to {(at + 1) * width - 1}", f"{many:,}"] for at, many in enumerate(counts)
     ]
     mean = found["total"] / max(1, sum(counts))
-    said = f"Lengths: mean {mean:.1f}, longest {found['longest']} tokens"
+    said = f"Lengths of {title}: mean {mean:.1f}, longest {found['longest']} tokens"
     return figure(
         f"{prefix}-lengths", f"Lengths in tokens (mean {mean:.1f}, longest {found['longest']:,})",
         charts.columns(f"{prefix}-lengths-picture", said, counts, width, "tokens", "Samples"),
-        folded("Table of lengths", table("Lengths", ("Tokens", "Samples"), cells)),
+        folded("Table of lengths", table(f"Lengths of {title}", ("Tokens", "Samples"), cells)),
     )  # fmt: skip
 
 
-def _throughput(known: dict[str, Any], prefix: str) -> Html:
+def _throughput(known: dict[str, Any], prefix: str, title: str) -> Html:
     found = known.get("timeline")
     if not found:
         return absent("Throughput over time", "the samples don't say when they were there")
@@ -63,11 +63,12 @@ def _throughput(known: dict[str, Any], prefix: str) -> Html:
         for at, (samples, rate) in enumerate(zip(found["samples"], rates, strict=True))
     ]
     mean = sum(tokens) / found["seconds"] if found["seconds"] else 0.0
-    said = f"Throughput over {found['seconds']:.1f} seconds: mean {mean:,.0f} tokens per second"
+    over = f"over {found['seconds']:.1f} seconds"
+    said = f"Throughput of {title} {over}: mean {mean:,.0f} tokens per second"
     return figure(
         f"{prefix}-throughput", f"Throughput over time (mean {mean:,.0f} tokens per second)",
         charts.columns(f"{prefix}-throughput-picture", said, rates, width, "seconds",
                        "Tokens per second, counted as samples end"),
         folded("Table of throughput",
-               table("Throughput", ("Seconds", "Samples", "Tokens per second"), cells)),
+               table(f"Throughput of {title}", ("Seconds", "Samples", "Tokens per second"), cells)),
     )  # fmt: skip

@@ -31,6 +31,7 @@ def problem_grid(evaluation: Evaluation, prefix: str) -> Html:
         _cell(task_id, problem, f"{prefix}-p{at}")
         for at, (task_id, problem) in enumerate(problems.items())
     ]
+    name = f"Problems of {evaluation.title}"
     shown = sorted({kind for problem in problems.values() for kind in problem["classes"]})
     note = None
     if not evaluation.examples:
@@ -38,7 +39,7 @@ def problem_grid(evaluation: Evaluation, prefix: str) -> Html:
     return join(
         [
             tag("p", _legend(shown), class_="legend"),
-            tag("div", cells, class_="grid", role="group", aria_label="Problems"),
+            tag("div", cells, class_="grid", role="group", aria_label=name),
             tag("div", class_="detail", role="status", hidden=True),
             note,
             folded(f"Table of the {len(problems):,} problems", _table(evaluation, prefix)),
@@ -92,7 +93,7 @@ def _table(evaluation: Evaluation, prefix: str) -> Html:
         rows.append([task_id, passed, classes, _example(evaluation.examples.get(task_id), most)])
     head = ("Problem", "Passed", "How they ended", "A sample")
     ids = [f"{prefix}-p{at}" for at in range(len(rows))]
-    return table("Problems", head, rows, ids)
+    return table(f"Problems of {evaluation.title}", head, rows, ids)
 
 
 def _example(example: Example | None, most: int) -> Html | None:

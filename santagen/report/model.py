@@ -30,6 +30,10 @@ class Evaluation:
     examples: dict[str, Example] = field(default_factory=dict)
     statistics: dict[str, Any] | None = None
 
+    @property
+    def title(self) -> str:
+        return f"{self.label}: {self.result['task']}"
+
 
 @dataclass(frozen=True, slots=True)
 class Generation:
@@ -40,6 +44,10 @@ class Generation:
     manifest: dict[str, Any] | None = None
     statistics: dict[str, Any] | None = None
     failed_rows: int | None = None
+
+    @property
+    def title(self) -> str:
+        return f"{self.label}: generation"
 
 
 @dataclass(frozen=True, slots=True)

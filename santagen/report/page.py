@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 
-from santagen.report import sections
+from santagen.report import sections, together
 from santagen.report.markup import Html, join, tag
 from santagen.report.model import Evaluation, Generation, Report
 from santagen.report.style import SCRIPT, STYLE
@@ -17,7 +17,7 @@ def render(report: Report) -> str:
     contents = tag(
         "ul",
         [
-            tag("li", tag("a", item.label, href=f"#r{at}"), f" {item.file}")
+            tag("li", tag("a", item.title, href=f"#r{at}"), f" {item.file}")
             for at, item in enumerate(inputs, start=1)
         ],
     )
@@ -34,7 +34,7 @@ def render(report: Report) -> str:
         tag("a", "To the scores", href="#content", class_="skip"),
         tag("header", tag("h1", "santagen report"), tag("nav", contents, aria_label="Contents")),
         tag(
-            "main", sections.scores(report), sections.comparison(report), parts,
+            "main", together.scores(report), together.comparison(report), parts,
             id="content", tabindex=-1,
         ),
         tag("script", Html(SCRIPT)),

@@ -74,6 +74,39 @@ def test_nothing_is_fetched_and_names_are_unique(cli: Cli, tmp_path: Path, many:
     assert len(page.all("script")) == 1
 
 
+def test_results_of_several_tasks_keep_their_pictures_apart(cli: Cli, tmp_path: Path) -> None:
+    files = [
+        make_result(tmp_path / f"{name}.json", COUNTS, task=task, partial=name == "c")
+        for name, task in (("a", "mini"), ("b", "mbpp"), ("c", "mini"))
+    ]
+    output = write_jsonl(tmp_path / "o.jsonl", [{"finish_reason": "stop"}])
+    page, _ = make_page(cli, *files, output)
+    names = page.text("title").split("santagen report")[1]
+    assert "Scores of mini: pass@1, A 50.0%; pass@1, C (partial) 50.0%" in names
+    assert "Scores of mbpp: pass@1, B 50.0%Classes of A: mini" in names
+    headings = [text for tag, text in page.texts if tag in ("h2", "h3")]
+    assert {"mini: share of problems solved, in percent", "A: mini", "B: mbpp"} <= set(headings)
+    pictures = [a["aria-labelledby"] for a in page.all("svg")]
+    for what in ("Finish reasons", "Lengths", "Throughput", "Classes"):
+        assert all(f"{what} of {title}" in names for title in ("A: mini", "B: mbpp", "C: mini"))
+    assert "Finish reasons of D: generation" in names
+    captions = [text for tag, text in page.texts if tag == "caption"]
+    for found in (pictures, captions, page.ids()):
+        assert len(found) > 9 and len(set(found)) == len(found)
+    assert [text for tag, text in page.texts if tag == "a"][1:5] == [
+        "A: mini", "B: mbpp", "C: mini", "D: generation"
+    ]  # fmt: skip
+
+
+def test_a_comparison_says_which_result_is_partial(cli: Cli, tmp_path: Path) -> None:
+    first = make_result(tmp_path / "a.json", COUNTS)
+    second = make_result(tmp_path / "b.json", {"Mini/1": (4, 3)}, partial=True)
+    page, _ = make_page(cli, first, second)
+    shown = page.text()
+    assert "Comparison of B with A: mini" in shown and "over 1 problems" not in shown
+    assert "B is partial: this is not the whole task." in shown
+
+
 def test_whatever_a_file_says_is_text(cli: Cli, tmp_path: Path) -> None:
     counts = {f"{HOSTILE}{n}": pair for n, pair in enumerate(COUNTS.values())}
     path = make_result(
@@ -182,6 +215,7 @@ def test_the_page_is_the_same_each_time_and_can_go_to_stdout(cli: Cli, tmp_path:
         ("[1]", "does not hold a JSON object"),
         ('{"complete": false}', "is an unfinished result"),
         ('{"task": "mini", "problems": [1]}', "is no result of santagen eval"),
+        ('{"task": ["mini"], "problems": {}}', "is no result of santagen eval"),
         ('{"task": "mini", "problems": {"a": {"n": 1, "c": 2, "classes": {}}}}', "is damaged"),
         ('{"task": "mini", "problems": {"a": 3}}', "is damaged"),
         *(

@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from santagen.cli.eval_table import comparison_table
 from santagen.errors import SantagenError
 from santagen.evaluation.compare import compare
 from santagen.evaluation.execution import Pool
@@ -273,7 +275,7 @@ def test_comparison_is_paired() -> None:
     found = compare(result("t", {**a, "x": (10, 1)}), result("t", {**b, "y": (10, 1)}))
     assert found.problems == 40 and found.only_a == ("x",) and found.only_b == ("y",)
     one, ten = found.differences
-    assert (one.k, ten.k) == (1, 10)
+    assert (one.name, ten.name) == ("pass@1", "pass@10") and list(found.pass_at_k) == [1, 10]
     assert one.difference == pytest.approx(0.2) and one.interval == pytest.approx((0.2, 0.2))
     assert (one.better, one.worse, one.equal) == (40, 0, 0) and one.p_value < 0.001
     assert ten.better == 8 and ten.equal == 32
@@ -283,6 +285,40 @@ def test_comparison_is_paired() -> None:
         and same.p_value == 1.0
         and compare(result("t", a), result("t", a)).changed == ()
     )
+
+
+def test_a_partial_result_is_compared_over_the_common_problems_and_said() -> None:
+    whole = result("t", {"a": (2, 1), "b": (2, 2), "c": (2, 0)})
+    part = {**result("t", {"b": (2, 1), "c": (2, 1)}), "partial": True}
+    found = compare(whole, part)
+    assert found.partial == ("b",) and found.problems == 2 and found.only_a == ("a",)
+    assert (found.pass_at_k[1].a, found.pass_at_k[1].b) == (0.5, 0.5)
+    lines = "\n".join(comparison_table(found, ("x.json", "y.json")))
+    assert "B is partial: compared over 2 problems only, not the whole task" in lines
+    found = compare(part, part)
+    assert found.as_json()["partial"] == ["a", "b"]
+    assert "A and B are partial" in "\n".join(comparison_table(found, ("x", "y")))
+    assert compare(whole, whole).partial == ()
+    assert "partial" not in "\n".join(comparison_table(compare(whole, whole), ("x", "y")))
+
+
+def test_exact_matches_are_compared_too() -> None:
+    def infilling(exact: int, passed: int, **more: object) -> dict[str, Any]:
+        problem = {"n": 2, "c": passed, "exact": exact}
+        return {"task": "infilling", "problems": {"p": problem}, **more}
+
+    ran = {"pass_at_k": {"1": {}}}
+    found = compare(infilling(0, 1, **ran), infilling(1, 2, **ran))
+    assert [item.name for item in found.differences] == ["pass@1", "exact match"]
+    assert found.exact_match is not None and found.exact_match.difference == 0.5
+    assert found.changed_in == "pass@1" and found.as_json()["exact_match"]["better"] == 1
+    # Where no program ran there is no pass@k.
+    found = compare(infilling(1, 1), infilling(2, 2))
+    assert [item.name for item in found.differences] == ["exact match"]
+    assert "largest changes of exact match: p +50" in "\n".join(comparison_table(found, ("", "")))
+    # Nor where there are too few samples.
+    few = result("t", {"a": (1, 1)})
+    assert "no score to compare" in "\n".join(comparison_table(compare(few, few, (10,)), ("", "")))
 
 
 def test_comparison_refuses_what_does_not_belong_together() -> None:
