@@ -13,7 +13,7 @@ from typing import Any
 
 from santagen.errors import RowError, SantagenError
 from santagen.io.fim import FIM_MODES, FIM_OVERHEAD, build_fim_ids, truncate_fim
-from santagen.io.tokenizer import Tokenizer
+from santagen.io.tokenizer import LONG_TEXT, Tokenizer
 from santagen.request import PromptRow, Request, RowFailure, SamplingParams
 
 TRUNCATE_MODES = ("error", "left")
@@ -47,7 +47,7 @@ class RequestBuilder:
 
     def build(self, row: PromptRow) -> Request:
         """One row; raises RowError."""
-        return self._build(row, [self._encode(text) for text in self._texts(row)])
+        return self._build(row, self._encode(self._to_encode(row)))
 
     def build_many(
         self, rows: Iterable[PromptRow], batch: int = 256
@@ -60,9 +60,8 @@ class RequestBuilder:
             yield from self._build_part(part)
 
     def _build_part(self, part: list[PromptRow]) -> Iterator[Request | RowFailure]:
-        texts = [self._texts(row) if self.tokenizer is not None else [] for row in part]
-        flat = [text for row in texts for text in row]
-        ids = iter(self.tokenizer.encode_batch(flat) if self.tokenizer is not None else [])
+        texts = [self._to_encode(row) for row in part]
+        ids = iter(self._encode([text for row in texts for text in row]))
         encoded = [[next(ids) for _ in row] for row in texts]
         for row, own in zip(part, encoded, strict=True):
             try:
@@ -78,10 +77,27 @@ class RequestBuilder:
             return [row.prefix, row.suffix]
         return []
 
-    def _encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text) if self.tokenizer is not None else []
+    def _to_encode(self, row: PromptRow) -> list[str]:
+        """The row's texts; none where there is no tokenizer, or no hope that they fit.
+
+        Under `left` all of a text is encoded: its record says how many tokens were dropped.
+        """
+        texts = self._texts(row)
+        if self.tokenizer is None:
+            return []
+        long = self.truncate == "error" and sum(map(len, texts)) > LONG_TEXT
+        return [] if long and self._fewest_tokens(row) > self.max_len - 1 else texts
+
+    def _fewest_tokens(self, row: PromptRow) -> int:
+        assert self.tokenizer is not None
+        texts = self._texts(row)
+        return sum(map(self.tokenizer.fewest_ids, texts)) + FIM_OVERHEAD * (len(texts) - 1)
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        return self.tokenizer.encode_batch(texts) if self.tokenizer is not None else []
 
     def _build(self, row: PromptRow, encoded: list[list[int]]) -> Request:
+        """`encoded` are the ids of what `_to_encode` gave."""
         place = f"{row.source}, line {row.line}" if row.line else f"row {row.row_id}"
         params = self._params(row, place)
         text: str | None = None
@@ -96,6 +112,8 @@ class RequestBuilder:
                 "Give the row prompt_token_ids, or name a tokenizer with --tokenizer.",
                 line=row.line,
             )
+        elif not encoded:
+            raise self._too_long(row, f"at least {self._fewest_tokens(row)}", place)
         elif row.prompt is not None:
             text = row.prompt
             self._warn_foreign(row.prompt)
@@ -218,7 +236,7 @@ class RequestBuilder:
             return max(1, self.max_len // 2)
         return self.max_len - params.max_tokens
 
-    def _too_long(self, row: PromptRow, length: int, place: str) -> RowError:
+    def _too_long(self, row: PromptRow, length: int | str, place: str) -> RowError:
         return RowError(
             f"{place}: the prompt has {length} tokens, and there are {self.max_len} positions for "
             "prompt and answer.",

@@ -98,6 +98,19 @@ class Tokenizer:
                 ids.extend(one[number] for number in encoding.ids)
         return ids
 
+    def fewest_ids(self, text: str) -> int:
+        """A lower bound of the ids of `text`, without encoding it; 0 where nothing is known.
+
+        A character has one byte at least, and no id more than those of the longest token.
+        """
+        if not (self._knows_every_byte and self._can_cut):  # a byte might have no id
+            return 0
+        return -(-len(text) // self._longest_token)
+
+    @cached_property
+    def _longest_token(self) -> int:
+        return max(len(token) for token in self.token_bytes if token is not None)
+
     @cached_property
     def _can_cut(self) -> bool:
         return can_cut(self._inner)

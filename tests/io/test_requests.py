@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,54 @@ def test_a_prompt_leaves_a_position_for_an_answer() -> None:
     assert "900 tokens" in refused(builder(), row(prompt_token_ids=(1,) * 900))
     assert "positions" in refused(builder(), row(prompt="1" * 200))
     assert "positions" in refused(builder(), row(prefix="1" * 200, suffix="2"))
+
+
+@pytest.mark.parametrize(
+    "fields", [{"prompt": "word " * 4_000_000}, {"prefix": "word " * 4_000_000, "suffix": "x"}]
+)
+def test_a_hopelessly_long_text_is_refused_without_encoding_it(
+    fields: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = max(len(token or b"") for token in TOKENIZER.token_bytes)
+    encoded: list[str] = []
+    encode = Tokenizer.encode_batch
+
+    def counted(self: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+        encoded.extend(texts)
+        return encode(self, texts)
+
+    monkeypatch.setattr(Tokenizer, "encode_batch", counted)
+    built = builder()
+    message = refused(built, row(**fields))
+    least = int(message.split("at least ")[1].split()[0])
+    assert 20_000_000 // longest <= least <= 20_000_000 // longest + 5 and "64 posi" in message
+    results = list(built.build_many([row(0, prompt="x"), row(1, **fields), row(2, prompt="y")]))
+    assert [type(result) for result in results] == [Request, RowFailure, Request]
+    assert encoded == ["x", "y"]
+
+
+def test_a_long_text_is_encoded_where_it_may_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "def f(x):\n" * 30
+    whole = len(TOKENIZER.encode(text))
+    monkeypatch.setattr("santagen.io.requests.LONG_TEXT", 100)
+    fewest = TOKENIZER.fewest_ids(text)
+    assert 1 < fewest < whole
+    for max_len in (fewest + 1, whole):  # the bound alone doesn't refuse these
+        assert f"has {whole} tokens" in refused(builder(max_len=max_len), row(prompt=text))
+    assert f"at least {fewest} tokens" in refused(builder(max_len=fewest), row(prompt=text))
+    assert len(builder(max_len=whole + 1).build(row(prompt=text)).prompt_token_ids) == whole
+    cut = builder(max_len=fewest, truncate="left", defaults=SamplingParams(max_tokens=2))
+    kept = cut.build(row(prompt=text))
+    assert list(kept.prompt_token_ids) == TOKENIZER.encode(text)[-(fewest - 2) :]
+    assert kept.truncated_tokens == whole - (fewest - 2)
+
+    def removes(value: dict[str, Any]) -> None:
+        split = {"type": "Split", "pattern": {"String": "f"}, "behavior": "Removed"}
+        value["pre_tokenizer"]["pretokenizers"][0] = split | {"invert": False}
+
+    assert Tokenizer.from_directory(copy_tokenizer(tmp_path / "t", removes)).fewest_ids(text) == 0
 
 
 def test_left_truncation_makes_room_for_the_answer() -> None:
