@@ -13,6 +13,7 @@ from santagen.cli.console import Console
 from santagen.cli.describe import show_config
 from santagen.cli.eval_checks import check_comparison, check_options
 from santagen.cli.eval_options import EvalOptions
+from santagen.cli.eval_prompts import write_prompts
 from santagen.cli.eval_run import Evaluation, write_json
 from santagen.cli.eval_table import comparison_table
 from santagen.cli.interrupt import Interrupts
@@ -29,14 +30,16 @@ def run(settings: Resolved[EvalOptions]) -> int:
         return 0
     console = Console(options.quiet, options.verbose)
     if options.compare:
+        check_comparison(settings)
         return _compare(options, console)
     check_options(settings)
+    if options.prompts_out is not None:
+        return write_prompts(options, console)
     with Interrupts() as interrupts:
         return Evaluation(settings, console, interrupts).run()
 
 
 def _compare(options: EvalOptions, console: Console) -> int:
-    check_comparison(options)
     first, second = options.targets
     found = compare(read_result(Path(first)), read_result(Path(second)), options.k)
     for line in comparison_table(found, (first, second)):

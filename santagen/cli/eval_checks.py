@@ -15,8 +15,14 @@ from santagen.cli.settings import Resolved, settings_of
 from santagen.errors import SantagenError
 from santagen.evaluation.result import samples_path
 from santagen.evaluation.tasks import is_task
+from santagen.parallel.world import World
 
 GENERATING = ("Model", "Sampling", "Limits")  # panels whose options only a model's samples obey
+# Options that --prompts-out has no use for.
+IDLE_PANELS = ("Model", "Limits", "Sandbox")
+IDLE = ("output", "samples_out", "resume", "k", "progress")
+# All that --compare has a use for.
+COMPARING = ("compare", "k", "output", "overwrite", "config", "show_config", "quiet", "verbose")
 
 
 def check_options(settings: Resolved[EvalOptions]) -> None:
@@ -31,21 +37,24 @@ def check_options(settings: Resolved[EvalOptions]) -> None:
         raise SantagenError("--resume and --overwrite exclude each other.", "Give one of them.")
     if options.resume and options.output in (None, "-"):
         raise SantagenError("--resume needs a result file.", "Name it with -o RESULT.json.")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise SantagenError(
-            "eval runs in one process.",
-            "Generate with torchrun and santagen generate, then score the file with santagen eval.",
-        )
+    _check_one_process(options)
     _check_idle_options(settings)
     _check_files(options)
 
 
-def check_comparison(options: EvalOptions) -> None:
+def check_comparison(settings: Resolved[EvalOptions]) -> None:
     """The same for --compare."""
+    options = settings.options
     if len(options.targets) != 2:
         raise SantagenError(
             "--compare takes two result files.", "santagen eval --compare A.json B.json"
         )
+    for setting in settings_of(EvalOptions):
+        if setting.name in _flags(settings) and setting.name not in COMPARING:
+            raise SantagenError(
+                f"{setting.flags[0]} says nothing to --compare, which reads two finished results.",
+                "Leave it out.",
+            )
     if options.output in (None, "-"):
         return
     output = Path(str(options.output))
@@ -53,15 +62,36 @@ def check_comparison(options: EvalOptions) -> None:
     _check_place("-o", output, options.overwrite)
 
 
+def _check_one_process(options: EvalOptions) -> None:
+    asked = {
+        "torchrun started": World.from_environment(os.environ).size,
+        "-tp asks for": options.tensor_parallel_size or 1,
+        "-dp asks for": options.data_parallel_size or 1,
+    }
+    for who, processes in asked.items():
+        if processes > 1:
+            raise SantagenError(
+                f"eval runs in one process, and {who} {processes}.",
+                "Write the prompts with santagen eval TASK --prompts-out FILE, let several "
+                "processes of santagen generate answer them, and score their output with eval.",
+            )
+
+
+def _flags(settings: Resolved[EvalOptions]) -> set[str]:
+    return {name for name, origin in settings.origins.items() if origin.startswith("flag")}
+
+
 def _check_idle_options(settings: Resolved[EvalOptions]) -> None:
     """Of the flags alone: a config file or the environment may hold what other runs need."""
     options, target = settings.options, settings.options.targets[0]
-    given = {name for name, origin in settings.origins.items() if origin.startswith("flag")}
+    given = _flags(settings)
     if "format" in given and options.samples_out is None:
         raise SantagenError(
             "--format is the form of --samples-out, which is absent.",
             "Name a file with --samples-out, or leave --format out.",
         )
+    if options.prompts_out is not None:
+        _check_only_prompts(given, target)
     if is_task(target):
         if "task" in given and options.task != target:
             raise SantagenError(
@@ -78,6 +108,19 @@ def _check_idle_options(settings: Resolved[EvalOptions]) -> None:
             )
 
 
+def _check_only_prompts(given: set[str], target: str) -> None:
+    if not is_task(target):
+        raise SantagenError(
+            f"--prompts-out writes the prompts of a task, and {target} is a file.", "Name a task."
+        )
+    for setting in settings_of(EvalOptions):
+        if setting.name in given and (setting.panel in IDLE_PANELS or setting.name in IDLE):
+            raise SantagenError(
+                f"{setting.flags[0]} says nothing to --prompts-out, which only writes prompts.",
+                "Leave it out here, and give it to santagen generate or to the eval that scores.",
+            )
+
+
 def _check_files(options: EvalOptions) -> None:
     read = [options.problems] if options.problems is not None else []
     if not is_task(options.targets[0]):
@@ -85,6 +128,10 @@ def _check_files(options: EvalOptions) -> None:
     output = None if options.output in (None, "-") else Path(str(options.output))
     own = [] if output is None else [output, samples_path(output)]
     _check_not_read("-o", own, read)
+    if options.prompts_out not in (None, "-"):
+        prompts = Path(str(options.prompts_out))
+        _check_not_read("--prompts-out", [prompts], read)
+        _check_place("--prompts-out", prompts, options.overwrite)
     if options.samples_out is None:
         return
     place = Path(options.samples_out)

@@ -1,5 +1,5 @@
-"""What `santagen eval` works on: the task, the file of samples if any, and the consent to run
-it."""
+"""What `santagen eval` works on: the task, how it is sampled or the file of samples, and the
+consent to run them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ import dataclasses
 import os
 from pathlib import Path
 
+from santagen.cli.console import Console
 from santagen.cli.eval_options import EvalOptions
+from santagen.cli.eval_table import many
 from santagen.errors import SantagenError
 from santagen.evaluation.files import SampleFile, read_samples
+from santagen.evaluation.generation import Settings, settings_for
 from santagen.evaluation.tasks import Task, guess_task, holds_problems, is_task, load_task
 
+SAMPLING = (
+    "greedy", "temperature", "top_p", "n", "max_tokens", "length_limit", "seed", "fim_mode",
+)  # fmt: skip
 MULTIPL_E = ("multipl-e", "multiple")  # its result files hold their problems
 
 
@@ -51,6 +57,18 @@ def chosen_task(options: EvalOptions) -> tuple[Task, SampleFile | None]:
         return task, None
     # Against the whole task: a file by order has its problems at their places.
     return task, _of_chosen(read_samples(file, whole), task, target)
+
+
+def sampling_of(options: EvalOptions, task: Task, console: Console) -> Settings:
+    """How the task is sampled, which is said."""
+    found = settings_for(task, **{name: getattr(options, name) for name in SAMPLING})
+    params = found.params
+    console.say(
+        f"{task.name}: {many(len(task.problems), 'problem')} from {task.source}, n {params.n}, "
+        f"temperature {params.temperature:g}, top_p {params.top_p:g}, {found.note}"
+    )
+    console.say(f"{task.name}: prompts {task.form}; answers end at {task.stops_in_words}")
+    return found
 
 
 def _of_chosen(found: SampleFile, task: Task, target: str) -> SampleFile:

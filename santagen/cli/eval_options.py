@@ -68,6 +68,9 @@ class EvalOptions:
     enforce_eager: bool = like_generate("enforce_eager")
     invariant: bool = like_generate("invariant")
 
+    tensor_parallel_size: int | None = like_generate("tensor_parallel_size", help="1: eval is one process. For more, see --prompts-out.")
+    data_parallel_size: int | None = like_generate("data_parallel_size", help="1: eval is one process. For more, see --prompts-out.", shown_default="1")
+
     allow_code_execution: bool = option("Sandbox", SWITCH, False, "--allow-code-execution", help="Agree to run programs that a model wrote; HF_ALLOW_CODE_EVAL=1 works too.")
     sandbox: str = option("Sandbox", choice("auto", "namespaces", "bubblewrap", "plain"), "auto", "--sandbox", help="How programs are confined; auto takes the strongest that works.")
     unsafe: bool = option("Sandbox", SWITCH, False, "--unsafe", help="Accept limits without isolation where nothing better works.")
@@ -77,6 +80,7 @@ class EvalOptions:
 
     output: str | None = option("Run", TEXT, None, "--output", "-o", help="Result to write, RESULT.json; - is standard output.")
     samples_out: str | None = option("Run", TEXT, None, "--samples-out", help="Write the samples to this file too.")
+    prompts_out: str | None = option("Run", TEXT, None, "--prompts-out", help="Write the task's prompts as rows for santagen generate, and stop there; - is standard output.")
     format: str = option("Run", choice("samples", "evalplus", "bigcode", "multipl-e"), "samples", "--format", help="Form of --samples-out.")
     resume: bool = option("Run", SWITCH, False, "--resume", help="Go on with a result that was interrupted.")
     overwrite: bool = option("Run", SWITCH, False, "--overwrite", help="Replace a result that exists.")

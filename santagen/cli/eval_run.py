@@ -15,7 +15,7 @@ from typing import Any
 
 from santagen.cli.console import Console
 from santagen.cli.describe import resume_command
-from santagen.cli.eval_inputs import chosen_task, require_consent
+from santagen.cli.eval_inputs import chosen_task, require_consent, sampling_of
 from santagen.cli.eval_options import EvalOptions
 from santagen.cli.eval_progress import Counts, EvalProgress
 from santagen.cli.eval_record import head_of_model, head_of_samples, identity
@@ -26,7 +26,7 @@ from santagen.cli.progress import Tally
 from santagen.cli.settings import Resolved
 from santagen.evaluation.execution import Limits, Pool
 from santagen.evaluation.files import Sample, write_samples
-from santagen.evaluation.generation import Settings, generate_samples, settings_for
+from santagen.evaluation.generation import Settings, generate_samples
 from santagen.evaluation.result import ResultFile
 from santagen.evaluation.runner import Scorer, Verdict
 from santagen.evaluation.self_check import SelfCheck, self_check
@@ -57,7 +57,9 @@ class Evaluation:
         options = self.options
         task, self.samples_file = chosen_task(options)
         require_consent(options, task)
-        self.sampling = None if self.samples_file is not None else self._sampling(task)
+        self.sampling = None
+        if self.samples_file is None:
+            self.sampling = sampling_of(options, task, self.console)
         head = self._head(task)
         started = time.monotonic()
         with contextlib.ExitStack() as stack:
@@ -86,26 +88,6 @@ class Evaluation:
         return 1 if self.failures else 0
 
     # -- before the first sample ---------------------------------------------------------------
-
-    def _sampling(self, task: Task) -> Settings:
-        names = (
-            "greedy",
-            "temperature",
-            "top_p",
-            "n",
-            "max_tokens",
-            "length_limit",
-            "seed",
-            "fim_mode",
-        )
-        found = settings_for(task, **{name: getattr(self.options, name) for name in names})
-        params = found.params
-        self.console.say(
-            f"{task.name}: {many(len(task.problems), 'problem')} from {task.source}, n {params.n}, "
-            f"temperature {params.temperature:g}, top_p {params.top_p:g}, {found.note}"
-        )
-        self.console.say(f"{task.name}: prompts {task.form}; answers end at {task.stops_in_words}")
-        return found
 
     def _head(self, task: Task) -> dict[str, Any]:
         if self.sampling is not None:

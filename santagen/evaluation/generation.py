@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from santagen.errors import SantagenError
 from santagen.evaluation.files import Sample
+from santagen.evaluation.problems import Problem
 from santagen.evaluation.tasks import Task
 from santagen.request import PromptRow, Request, RowFailure, SampleOutput, SamplingParams
 
@@ -90,21 +91,35 @@ def generate_samples(
         yield _sample(result) if isinstance(result, SampleOutput) else result
 
 
+def prompt_fields(task: Task, settings: Settings) -> Iterator[dict[str, Any]]:
+    """The task's prompts as rows of `santagen generate`, which draws the same samples from them
+    where its model, its FIM mode and its longest sequence are the same.
+    """
+    params = settings.params
+    sampling = {
+        "max_tokens": params.max_tokens,
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "n": params.n,
+        "seed": params.seed,
+    }
+    for problem in task.problems:
+        stop = task.stops if problem.stop is None else problem.stop
+        yield {"task_id": problem.task_id, **_text(problem), **sampling, "stop": list(stop)}
+
+
+def _text(problem: Problem) -> dict[str, Any]:
+    if problem.suffix is None:
+        return {"prompt": problem.given}
+    return {"prefix": problem.given, "suffix": problem.suffix}
+
+
 def _rows(task: Task, settings: Settings, done: Container[tuple[str, int]]) -> Iterator[PromptRow]:
     for number, problem in enumerate(task.problems):
-        if not _wanted(problem.task_id, settings, done):
-            continue
-        infilling = problem.suffix is not None
-        yield PromptRow(
-            problem.task_id,
-            number,
-            0,
-            task.name,
-            prompt=None if infilling else problem.given,
-            prefix=problem.given if infilling else None,
-            suffix=problem.suffix,
-            overrides={} if problem.stop is None else {"stop": problem.stop},
-        )
+        if _wanted(problem.task_id, settings, done):
+            overrides = {} if problem.stop is None else {"stop": problem.stop}
+            where = (problem.task_id, number, 0, task.name)
+            yield PromptRow(*where, **_text(problem), overrides=overrides)
 
 
 def _wanted(task_id: str, settings: Settings, done: Container[tuple[str, int]]) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ import pytest
 
 from santagen.cli.app import run_program
 from santagen.evaluation.execution import Pool
+from santagen.evaluation.result import samples_path
 from tests.evaluation.conftest import ROWS, write_rows
 
 BAD_SECONDS = ("0", "-1", "nan", "inf")
@@ -32,7 +33,7 @@ class Ran:
 def cli(capfd: pytest.CaptureFixture[str], pool: Pool) -> Any:
     def call(*words: object) -> Ran:
         capfd.readouterr()
-        more = ["--unsafe", "--no-progress"] if "--compare" not in words else []
+        more = [] if {"--compare", "--prompts-out"} & set(words) else ["--unsafe", "--no-progress"]
         code = run_program(["eval", *map(str, words), *more])
         return Ran(code, *capfd.readouterr())
 
@@ -189,6 +190,13 @@ def test_a_failed_start_leaves_an_earlier_result_alone(
         (["s.jsonl", "--max-num-seqs", "5", ALLOW], "--max-num-seqs is about generating"),
         (["mini", "--samples-out", "no/folder/s.jsonl", ALLOW], "folder no/folder of"),
         (["mini", "--samples-out", "/", ALLOW], "--samples-out / is a directory"),
+        (["mini", "-dp", "2", ALLOW], "eval runs in one process, and -dp asks for 2."),
+        (["mini", "-tp", "2", ALLOW], "eval runs in one process, and -tp asks for 2."),
+        (["s.jsonl", "--prompts-out", "p.jsonl"], "and s.jsonl is a file"),
+        (["mini", "--prompts-out", "s.jsonl"], "s.jsonl exists"),
+        (["mini", "--prompts-out", "p.jsonl", "-m", "x"], "--model says nothing to --prompts-out"),
+        (["mini", "--prompts-out", "p.jsonl", "-o", "r"], "--output says nothing to --prompts-out"),
+        (["--compare", "a", "b", "--greedy"], "--greedy says nothing to --compare"),
     ],
 )
 def test_faults_are_one_message(
@@ -201,6 +209,39 @@ def test_faults_are_one_message(
     write_rows(tmp_path / "no_test.jsonl", [row])
     ran = cli(*words)
     assert ran.code == 2 and message in ran.err and "Traceback" not in ran.err
+
+
+def test_several_processes_are_refused_with_a_remedy(monkeypatch: Any, cli: Any) -> None:
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "0"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    ran = cli("mini", ALLOW)
+    assert ran.code == 2 and "eval runs in one process, and torchrun started 2." in ran.err
+    assert "--prompts-out FILE" in ran.err
+
+
+def test_prompts_for_generate_give_the_same_samples(cli: Any, tmp_path: Path) -> None:
+    """The remedy of the refusal above."""
+    prompts, samples = tmp_path / "p.jsonl", tmp_path / "s.jsonl"
+    words = ["mini", "--only", "Mini/1", "--only", "Mini/4"]
+    more = ["-n", 2, "--length-limit", 120, "--seed", 5]
+    ran = cli(*words, *more, "--prompts-out", prompts)
+    assert ran.code == 0 and f"santagen generate {prompts} -m MODEL" in ran.err
+    assert "--max-model-len 120" in ran.err and "--only Mini/4 --allow-code" in ran.err
+    rows = [json.loads(line) for line in prompts.read_text().splitlines()]
+    assert [row["task_id"] for row in rows] == ["Mini/1", "Mini/4"]
+    assert all(row["prompt"].endswith('"""') and "\ndef" in row["stop"] for row in rows)
+    generate = ["generate", str(prompts), "-o", str(samples), "--max-model-len", "120"]
+    assert run_program([*generate, "--no-progress"]) == 0
+    result, direct = tmp_path / "r.json", tmp_path / "d.json"
+    assert cli(samples, "--task", *words, ALLOW, "-o", result).code == 0
+    assert cli(*words, *more, ALLOW, "-o", direct).code == 0
+    texts = [
+        [json.loads(line)["completion"] for line in samples_path(path).read_text().splitlines()]
+        for path in (result, direct)
+    ]
+    assert texts[0] == texts[1] and len(set(texts[0])) > 2
+    (row,) = cli("mini-infilling", "--limit", 1, "--prompts-out", "-").out.splitlines()
+    assert {"prefix", "suffix", "max_tokens", "stop"} <= set(json.loads(row))
 
 
 def test_no_file_that_is_read_or_exists_is_replaced(
