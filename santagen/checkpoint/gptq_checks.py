@@ -32,7 +32,7 @@ def check_modules(
             _check_shapes(files, prefix, out, inp, settings)
             _check_g_idx(files, prefix, inp, settings)
             prefixes.append(prefix)
-    return _confirm_zero_rule(files, prefixes, settings) if settings.sym else settings
+    return _confirm_zero_rule(files, prefixes, settings)
 
 
 def _check_shapes(
@@ -56,6 +56,8 @@ def _check_shapes(
             old = ""
             if part == "scales" and info.shape == (out, 1):
                 old = " (the form before April 2023 has [outputs, 1])"
+            elif part == "qzeros" and info.shape == (groups, out):
+                old = " (one value a zero point, not packed)"
             raise SantagenError(
                 f"{prefix}.{part} in {info.file} has shape {list(info.shape)}{old}; {bits} bits "
                 "with group_size "
@@ -101,22 +103,37 @@ def _check_g_idx(files: TensorFiles, prefix: str, inp: int, settings: GPTQSettin
 def _confirm_zero_rule(
     files: TensorFiles, prefixes: list[str], settings: GPTQSettings
 ) -> GPTQSettings:
-    """A symmetric file has one zero point, 2^(bits-1), so the value it stores tells its format."""
+    """A symmetric file has one zero point, 2^(bits-1), so the value it stores tells its format.
+
+    Where zero points differ the file is asymmetric, whatever `sym` says.
+    """
     middle = 2 ** (settings.bits - 1)
     told = None
     for rule, value in (("v1", middle - 1), ("v2", middle)):
         if all(_all_equal(zeros, value, settings.bits) for zeros in _qzeros(files, prefixes)):
             told = rule
+    if told is None:
+        return _asymmetric(settings) if settings.sym else settings
     labelled = "v2" if settings.zero_rule == "v2" else "v1"
-    if told is None or told == labelled:
+    if told == labelled:
         return settings
     stored = middle if told == "v2" else middle - 1
     note = (
-        f"GPTQ: {settings.source} labels the format {labelled}, but the zero points of this "
-        "symmetric file are stored "
-        f"as {stored}, which is {told}; the values are trusted"
+        f"GPTQ: the format is {labelled} by {settings.source}, but every zero point is stored as "
+        f"{stored}, as in a symmetric file of the format {told}; the values are trusted"
     )
-    return replace(settings, zero_rule=told, notes=(*settings.notes, note))
+    return replace(settings, sym=True, zero_rule=told, notes=(*settings.notes, note))
+
+
+def _asymmetric(settings: GPTQSettings) -> GPTQSettings:
+    """The settings of a file whose zero points differ, though none says it is asymmetric."""
+    note = (
+        f"GPTQ: the weights are symmetric by {settings.source}, but their zero points differ; "
+        "they are read as asymmetric"
+    )
+    notes = (*settings.notes, note) if settings.sym_said else settings.notes
+    rule = "v1-word" if settings.by_word and settings.zero_rule == "v1" else settings.zero_rule
+    return replace(settings, sym=False, zero_rule=rule, notes=notes)
 
 
 def _qzeros(files: TensorFiles, prefixes: list[str]) -> Iterator[np.ndarray]:

@@ -7,6 +7,7 @@ fit is gptq_checks.py's question.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,14 @@ COMPARED = ("bits", "group_size", "desc_act", "sym", "checkpoint_format")
 TENSORS = "the tensors gptq_bits and gptq_groupsize"
 ONE_PLACE = "Take settings and weights from the same place."
 TAKE_GPTQ = "Take a GPTQ file of the model, or its float weights."
+# A product inside a layer, as opposed to the head and the embeddings.
+LAYER = re.compile(r"(^|\.)h\.\d+\.(attn|mlp)\.\w+\.(weight|qweight)$")
+FOREIGN_PARTS = {  # tensors that only this method has
+    "exl2": ("q_weight", "q_invperm", "q_scale_max"),
+    "bitsandbytes": ("SCB", "absmax", "quant_map", "nested_absmax", "weight_format"),
+    "hqq": ("W_q",),
+    "compressed-tensors": ("weight_packed",),
+}
 REFUSED_METHODS = {
     "awq": "Quantise the float weights with GPTQ instead, or run them as they are.",
     "bitsandbytes": "Run the float weights: santagen does not quantise on load.",
@@ -39,8 +48,9 @@ class GPTQSettings:
     """How every quantised layer is packed.
 
     group_size is in inputs, -1 for one group. `zero_rule` says how z is stored: v1, v1-word or v2
-    (see gptq.py). `source` names where the settings stood, `notes` what the user should know (a
-    label overruled by the values).
+    (see gptq.py), `by_word` whether it would be v1-word if v1 were asymmetric. `sym` is True where
+    nothing says it (`sym_said`). `source` names where the settings stood, `notes` what the user
+    should know (a label overruled by the values).
     """
 
     bits: int
@@ -50,6 +60,8 @@ class GPTQSettings:
     zero_rule: str
     source: str
     notes: tuple[str, ...] = ()
+    by_word: bool = False
+    sym_said: bool = True
 
     def groups(self, inputs: int) -> int:
         return 1 if self.group_size == -1 else -(-inputs // self.group_size)
@@ -61,12 +73,17 @@ def find_settings(directory: Path, config: ModelConfig, files: TensorFiles) -> G
     inline = config.raw.get("quantization_config")
     if isinstance(inline, dict):
         found.append(("config.json", inline))
+    elif inline is not None:
+        raise SantagenError(
+            f"config.json's quantization_config is {inline!r}, not an object of settings.",
+            "Download config.json again, or remove the entry if the weights are not quantised.",
+        )
     path = directory / "quantize_config.json"
     if path.is_file():
         found.append(("quantize_config.json", read_json(path, "download it again")))
     for where, settings in found:
         _refuse_other_methods(where, settings)
-    _refuse_old_forms(files)
+    _refuse_foreign_tensors(files)
     scalars = _scalar_settings(files)
     if scalars:
         found.append((TENSORS, scalars))
@@ -132,9 +149,23 @@ def _refuse_other_methods(where: str, settings: dict[str, Any]) -> None:
         )
 
 
-def _refuse_old_forms(files: TensorFiles) -> None:
+def _refuse_foreign_tensors(files: TensorFiles) -> None:
+    """Other methods, old forms and layers that are not alike, told by the tensors alone."""
+    methods = {part: name for name, parts in FOREIGN_PARTS.items() for part in parts}
+    quantised = any(name.endswith(".qweight") for name in files.names())
     for name, info in files.infos():
-        part = name.rpartition(".")[2]
+        layer, _, part = name.rpartition(".")
+        method = methods.get(part)
+        if part == "B" and f"{layer}.s" in files:
+            method = "marlin"
+        elif part == "qweight" and _packed_by_awq(files, layer):
+            method = "awq"
+        if method:
+            raise SantagenError(
+                f"{name} in {info.file} is of weights quantised as {method}, which santagen does "
+                "not read.",
+                REFUSED_METHODS[method],
+            )
         if part == "zeros":
             raise SantagenError(
                 f"{name} in {info.file} is of the GPTQ form before April 2023 (zeros in place of "
@@ -144,10 +175,31 @@ def _refuse_old_forms(files: TensorFiles) -> None:
         if part in ("qweight", "qzeros") and info.dtype != "I32":
             raise SantagenError(
                 f"{name} in {info.file} is {info.dtype}: {part} not packed into int32 is a form "
-                "that santagen "
-                "does not read.",
+                "that santagen does not read.",
                 "Quantise the model again with a current GPTQ tool.",
             )
+        if part == "qweight" and not LAYER.search(name):
+            raise SantagenError(
+                f"{name} in {info.file} is quantised, and santagen reads GPTQ in the layers' "
+                "products only.",
+                "Quantise the model with head and embeddings left as floats.",
+            )
+        if quantised and part == "weight" and LAYER.search(name):
+            raise SantagenError(
+                f"{name} in {info.file} is not quantised, but other layers are.",
+                "Quantise every layer: no module may be left out (modules_in_block_to_quantize).",
+            )
+
+
+def _packed_by_awq(files: TensorFiles, layer: str) -> bool:
+    """AWQ packs weights and zero points along the outputs; the scales are not packed."""
+    shapes = []
+    for part in ("qweight", "qzeros", "scales"):
+        if f"{layer}.{part}" not in files:
+            return False
+        shapes.append(files.info(f"{layer}.{part}").shape)
+    weight, zeros, scales = (shape[-1] if len(shape) == 2 else 0 for shape in shapes)
+    return 0 < weight == zeros and weight < scales
 
 
 def _scalar_settings(files: TensorFiles) -> dict[str, Any]:
@@ -156,7 +208,7 @@ def _scalar_settings(files: TensorFiles) -> dict[str, Any]:
     for name, key in keys.items():
         if name in files:
             values = files.read_array(name).reshape(-1)
-            if len(values) != 1 or int(values[0]) != values[0]:
+            if len(values) != 1 or not float(values[0]).is_integer():
                 raise SantagenError(
                     f"The tensor {name} is {values.tolist()}, not one number.", ONE_PLACE
                 )
@@ -166,13 +218,18 @@ def _scalar_settings(files: TensorFiles) -> dict[str, Any]:
 
 def _flattened(where: str, settings: dict[str, Any]) -> dict[str, Any]:
     """With `format`, gptqmodel's second name of checkpoint_format, under the usual name."""
-    one, two = settings.get("checkpoint_format"), settings.get("format")
+    one, two = (str(settings.get(key) or "").lower() for key in ("checkpoint_format", "format"))
     if one and two and one != two:
         raise SantagenError(
             f"{where} says checkpoint_format {one} and format {two}.",
             "Keep the one that belongs to the weights.",
         )
-    return {**settings, "checkpoint_format": one or two}
+    for key in ("desc_act", "sym"):
+        if settings.get(key) not in (None, False, True):
+            raise SantagenError(
+                f"{where} has {key} {settings[key]!r}; it must be true or false.", ONE_PLACE
+            )
+    return {**settings, "checkpoint_format": one or two or None}
 
 
 def _refuse_conflicts(found: list[tuple[str, dict[str, Any]]]) -> None:
@@ -201,7 +258,7 @@ def _merged(found: list[tuple[str, dict[str, Any]]]) -> GPTQSettings:
         )
     if type(group) is not int or (group != -1 and group < 1):
         raise SantagenError(
-            f"{where} has group_size {group!r}; it must be -1 or above 0.", ONE_PLACE
+            f"{where} has group_size {group!r}; it must be -1 or a whole number above 0.", ONE_PLACE
         )
     sym = bool(merged.get("sym", True))
     meta = merged.get("meta")
@@ -211,4 +268,7 @@ def _merged(found: list[tuple[str, dict[str, Any]]]) -> GPTQSettings:
     rule = "v1-word" if by_word and not sym and bits != 3 else "v1"
     if merged.get("checkpoint_format") == "gptq_v2":
         rule = "v2"
-    return GPTQSettings(bits, group, bool(merged.get("desc_act", False)), sym, rule, where)
+    return GPTQSettings(
+        bits, group, bool(merged.get("desc_act", False)), sym, rule, where,
+        by_word=by_word and bits != 3, sym_said="sym" in merged,
+    )  # fmt: skip

@@ -209,3 +209,41 @@ def test_symmetric_values_overrule_the_label(
     assert torch.equal(found, torch.from_numpy(wanted["transformer.h.0.mlp.c_fc.weight"].copy()))
     (note,) = weights.notes
     assert form in note and "trusted" in note
+
+
+@pytest.mark.parametrize(("form", "label"), [("v1", "gptq_v2"), ("v2", "gptq")])
+def test_one_zero_point_tells_the_format_whatever_sym_says(
+    tmp_path: Path, form: str, label: str
+) -> None:
+    wanted = write_checkpoint(tmp_path, Spec(gptq=GPTQSpec(form=form)))
+    settings_in(tmp_path, "config.json", checkpoint_format=label, sym=False)
+    weights = open_float32(tmp_path)
+    found, _ = weights.get_linear("transformer.h.1.mlp.c_proj")
+    assert torch.equal(found, torch.from_numpy(wanted["transformer.h.1.mlp.c_proj.weight"].copy()))
+    assert weights.quantization is not None and weights.quantization.sym
+    assert len(weights.notes) == 1 and "trusted" in weights.notes[0]
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("form", ["v1", "v1-word", "v2"])
+@pytest.mark.parametrize("sym", [True, None])
+def test_unlike_zero_points_are_asymmetric_whatever_sym_says(
+    tmp_path: Path, sym: bool | None, form: str, bits: int
+) -> None:
+    form = "v1" if bits == 3 and form == "v1-word" else form
+    gptq = GPTQSpec(bits=bits, form=form, sym=False, zero_points=(0, 3))
+    wanted = write_checkpoint(tmp_path, Spec(gptq=gptq))
+    settings_in(tmp_path, "config.json", sym=sym)
+    weights = open_float32(tmp_path)
+    found, _ = weights.get_linear("transformer.h.0.mlp.c_fc")
+    assert torch.equal(found, torch.from_numpy(wanted["transformer.h.0.mlp.c_fc.weight"].copy()))
+    assert weights.quantization is not None and not weights.quantization.sym
+    assert [("zero points differ" in note) for note in weights.notes] == [True] * (sym is True)
+
+
+@pytest.mark.parametrize(("form", "label"), [("v1", "GPTQ"), ("v2", "GPTQ_V2")])
+def test_the_label_s_case_does_not_matter(tmp_path: Path, form: str, label: str) -> None:
+    wanted = write_checkpoint(tmp_path, Spec(gptq=replace(ASYM, form=form)))
+    settings_in(tmp_path, "config.json", checkpoint_format=label, format=label.lower())
+    found, _ = open_float32(tmp_path).get_linear("transformer.h.0.mlp.c_fc")
+    assert torch.equal(found, torch.from_numpy(wanted["transformer.h.0.mlp.c_fc.weight"].copy()))

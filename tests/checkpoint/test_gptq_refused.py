@@ -13,7 +13,13 @@ import pytest
 
 from santagen.errors import SantagenError
 from tests.checkpoint.loading import change, open_float32, settings_in
-from tests.fixture_writer import GPTQSpec, Spec, write_checkpoint
+from tests.fixture_writer import (
+    GPTQSpec,
+    Spec,
+    read_safetensors,
+    write_checkpoint,
+    write_safetensors,
+)
 
 ASYM = GPTQSpec(sym=False)
 P = "transformer.h.1.mlp.c_proj"
@@ -38,6 +44,42 @@ def set_first(value: int) -> Callable[[np.ndarray], np.ndarray]:
     return lambda old: np.concatenate([[value], old[1:]])
 
 
+def other_config(quantization: Any) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        path = folder / "config.json"
+        config = json.loads(path.read_text())
+        path.write_text(json.dumps({**config, "quantization_config": quantization}))
+
+    return apply
+
+
+def parts(
+    names: dict[str, str], shape: Callable[[int, int], tuple[int, int]] = lambda *same: same
+) -> Callable[[Path], None]:
+    """The qweight, qzeros ... of every layer renamed, those without a name left out; no settings.
+
+    `shape` gives qweight's from [words, N].
+    """
+
+    def apply(folder: Path) -> None:
+        path, renamed = folder / "model.safetensors", {}
+        for name, (dtype, value) in read_safetensors(path).items():
+            layer, _, part = name.rpartition(".")
+            if part == "qweight":
+                value = np.zeros(shape(*value.shape))
+            if part not in PARTS:
+                renamed[name] = (dtype, value)
+            elif part in names:
+                renamed[f"{layer}.{names[part]}"] = (dtype, value)
+        write_safetensors(path, renamed)
+        settings_in(folder, "nowhere")
+
+    return apply
+
+
+PARTS = ("qweight", "qzeros", "scales", "g_idx")
+ALIKE = {part: part for part in PARTS[:3]}
+
 REFUSED: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     **{
         method: (setting("config.json", quant_method=method), [method])
@@ -60,6 +102,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "group sizes": (setting(Q, group_size=64), ["group_size 32", "group_size 64"]),
     "desc_act": (setting(Q, desc_act=True), ["desc_act False", "desc_act True"]),
     "bits against tensors": (tensor("gptq_bits", np.array([8])), ["bits 4", "bits 8", "gptq_bits"]),
+    "bits of no number": (tensor("gptq_bits", np.array([np.nan]), "F32"), ["gptq_bits", "nan"]),
     "scalar of two": (tensor("gptq_bits", np.array([8, 4])), ["gptq_bits", "[8, 4]"]),
     "bits against shapes": (setting("config.json", bits=8), ["c_attn.qweight", "[8, 96]"]),
     "groups against shapes": (
@@ -78,6 +121,25 @@ REFUSED: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "g_idx of floats": (tensor(f"{P}.g_idx", np.zeros(160), "F32"), [f"{P}.g_idx", "F32"]),
     "g_idx too big": (tensor(f"{P}.g_idx", set_first(5)), [f"{P}.g_idx", "group 5"]),
     "g_idx negative": (tensor(f"{P}.g_idx", set_first(-1)), [f"{P}.g_idx", "group -1"]),
+    "g_idx empty": (tensor(f"{P}.g_idx", np.zeros((0,))), [f"{P}.g_idx", "[0]"]),
+    "one value a zero point": (
+        tensor(f"{P}.qzeros", np.ones((5, 64))), [f"{P}.qzeros", "not packed", "[5, 8]"]
+    ),
+    "desc_act as text": (setting("config.json", desc_act="false"), ["desc_act 'false'"]),
+    "sym as text": (setting(Q, sym="true"), [Q, "sym 'true'"]),
+    "group size of parts": (setting("config.json", group_size=32.5), ["32.5", "whole number"]),
+    "settings of another kind": (other_config([4, 128]), ["quantization_config", "[4, 128]"]),
+    "quantised head's weights": (tensor("lm_head.qweight", np.ones((8, 96))), ["lm_head.qweight"]),
+    "marlin by its tensors": (parts({"qweight": "B", "scales": "s"}), ["c_attn.B", "marlin"]),
+    "exl2 by its tensors": (
+        parts({"qweight": "q_weight", "scales": "q_scale"}), ["q_weight", "exl2"]
+    ),
+    "bitsandbytes by its tensors": (
+        parts({"qweight": "weight", "scales": "SCB"}), ["SCB", "bitsandbytes"]
+    ),
+    "awq by its shapes": (
+        parts(ALIKE, lambda words, out: (words * 8, out // 8)), ["c_attn.qweight", "awq"]
+    ),
     "one float layer": (
         lambda folder: [
             tensor(f"{P}.{part}", None)(folder) for part in ("qweight", "qzeros", "scales", "g_idx")
