@@ -226,11 +226,15 @@ class Job:
         self.remarks.update(builder.warnings)
 
     def _fail(self, writer: OutputWriter, failure: RowFailure) -> None:
+        """Note a row that failed, once: each of its samples may."""
         if failure.number in self.failed:
             return
         self.failed.add(failure.number)
         writer.fail(failure)
         self.tally.failed_rows += 1
+        self._say_failed(failure)
+
+    def _say_failed(self, failure: RowFailure) -> None:
         shown = self.output is None or self.options.verbose
         if shown or self.tally.failed_rows <= SHOWN_FAILURES:
             self.console.warn(failure.error, failure.hint)

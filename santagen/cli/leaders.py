@@ -118,9 +118,8 @@ class OtherLeader(Leader):
             format=options.format,
         )
 
-    def _fail(self, writer: OutputWriter, failure: RowFailure) -> None:
-        writer.fail(failure)
-        self.tally.failed_rows += 1
+    def _say_failed(self, failure: RowFailure) -> None:
+        """Rank 0 says it when it merges."""
 
     def _send_tally(self) -> None:
         tally = self.tally
