@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from santagen.checkpoint import source as hub
@@ -37,7 +37,7 @@ class _Remote:
     model: str
     commit: str
     sizes: dict[str, int]
-    token: str | None
+    token: str | None = field(repr=False)
 
     def fetch(self, file: str, start: int, stop: int) -> bytes:
         """Bytes [start, stop) of a file; fails where the server answers with others."""
@@ -67,6 +67,8 @@ def headers_source(
     if remote is None or not remote.sizes:
         yield resolve_model(model, revision=revision, token=token)
         return
+    from huggingface_hub import get_token
+
     with tempfile.TemporaryDirectory(prefix="santagen-headers-") as name:
         try:
             folder = hub._fetch(remote.model, "config.json", remote.commit, token)
@@ -75,14 +77,15 @@ def headers_source(
         except SantagenError:
             raise
         except Exception as error:  # of any HTTP client, or a full disk: all end it alike
-            reason = (str(error).strip() or "no details").splitlines()[0][:200]
-            if token:
-                reason = reason.replace(token, "***")
+            secret = token or get_token()  # of the environment, or of an earlier login
+            reason = str(error).strip() or "no details"
+            if secret:
+                reason = reason.replace(secret, "***")
             raise SantagenError(
                 f"The headers of {model} could not be fetched from the hub "
-                f"({type(error).__name__}: {reason}).",
+                f"({type(error).__name__}: {reason.splitlines()[0][:200]}).",
                 "Try again, or download the model and give its folder.",
-            ) from error
+            ) from (None if secret else error)  # what lies behind may repeat the token
         yield ModelSource(folder, remote.model, revision=remote.commit)
 
 

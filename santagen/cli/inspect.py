@@ -21,6 +21,7 @@ from santagen.cli.inspect_table import table
 from santagen.cli.settings import Resolved
 from santagen.config import ModelConfig
 from santagen.errors import SantagenError
+from santagen.io.records import escaped
 from santagen.io.tokenizer import Tokenizer, has_tokenizer
 
 
@@ -43,7 +44,7 @@ def run(settings: Resolved[InspectOptions]) -> int:
         report = build_report(source, found, options)
     console = Console()
     if options.json:
-        print(json.dumps(report, indent=2, ensure_ascii=False))
+        print(escaped(json.dumps(report, indent=2, ensure_ascii=False)))
     else:
         for line in table(report):
             console.say(line)

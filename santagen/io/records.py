@@ -10,19 +10,24 @@ from typing import Any
 
 from santagen.request import Request, RowFailure, SampleOutput
 
-# Controls that a terminal would obey, line ends of other readers, and what has no UTF-8 form: legal
-# in JSON, safe only when escaped. (json escapes those below U+0020 itself.)
-_FRAGILE = re.compile("[\u007f-\u009f\u2028\u2029\ud800-\udfff]")
+# What a terminal would obey, line ends of other readers, what turns the direction of text, and what
+# has no UTF-8 form: legal in JSON, safe only when escaped. (json escapes those below U+0020.)
+_FRAGILE = re.compile("[\u007f-\u009f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def json_line(record: dict[str, Any]) -> bytes:
     """One line, UTF-8, ended by LF."""
     text = json.dumps(record, ensure_ascii=False, allow_nan=False)
-    return (_FRAGILE.sub(lambda m: f"\\u{ord(m[0]):04x}", text) + "\n").encode()
+    return (escaped(text) + "\n").encode()
+
+
+def escaped(text: str) -> str:
+    """The same JSON, with no character in it that a terminal obeys or that has no UTF-8 form."""
+    return _FRAGILE.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
 
 
 def sample_record(sample: SampleOutput, *, echo: bool, token_ids: bool) -> dict[str, Any]:
-    """The record of one sample; kept fields follow the standard ones and never replace them."""
+    """The record of one sample."""
     request = sample.request
     record: dict[str, Any] = {
         "task_id": request.row_id,
@@ -42,9 +47,7 @@ def sample_record(sample: SampleOutput, *, echo: bool, token_ids: bool) -> dict[
         record["truncated_tokens"] = request.truncated_tokens
     if sample.trimmed_overlap:
         record["trimmed_overlap"] = sample.trimmed_overlap
-    for name, value in request.keep.items():
-        record.setdefault(name, value)
-    return record
+    return _with_kept(record, request)
 
 
 def failure_record(failure: RowFailure) -> dict[str, Any]:
@@ -57,8 +60,14 @@ def failure_record(failure: RowFailure) -> dict[str, Any]:
     }
 
 
-def batch_record(samples: Sequence[SampleOutput], model: str) -> dict[str, Any]:
-    """All samples of a row as one response of OpenAI's batch API; the clock has no part in it."""
+def batch_record(
+    samples: Sequence[SampleOutput], model: str, *, echo: bool = False, token_ids: bool = False
+) -> dict[str, Any]:
+    """All samples of a row as one response of OpenAI's batch API; the clock has no part in it.
+
+    Beyond OpenAI's fields the body has `prompt` and `truncated_tokens`, a choice `token_ids`, and
+    the line the row's kept fields.
+    """
     request = samples[0].request
     choices = []
     for sample in samples:
@@ -69,13 +78,13 @@ def batch_record(samples: Sequence[SampleOutput], model: str) -> dict[str, Any]:
             "stop_reason": sample.stop_reason,
             "logprobs": _logprobs(sample) if sample.logprobs is not None else None,
         }
-        if sample.completion is None:
+        if token_ids or sample.completion is None:
             choice["token_ids"] = list(sample.token_ids)
         if sample.trimmed_overlap:
             choice["trimmed_overlap"] = sample.trimmed_overlap
         choices.append(choice)
     name = f"cmpl-{request.row_id}"
-    body = {
+    body: dict[str, Any] = {
         "id": name,
         "object": "text_completion",
         "created": 0,
@@ -83,8 +92,13 @@ def batch_record(samples: Sequence[SampleOutput], model: str) -> dict[str, Any]:
         "choices": choices,
         "usage": _usage(request, samples),
     }
+    if echo:
+        body["prompt"] = request.prompt_text
+    if request.truncated_tokens:
+        body["truncated_tokens"] = request.truncated_tokens
     response = {"status_code": 200, "request_id": name, "body": body}
-    return {"id": name, "custom_id": str(request.row_id), "response": response, "error": None}
+    line = {"id": name, "custom_id": str(request.row_id), "response": response, "error": None}
+    return _with_kept(line, request)
 
 
 def batch_failure_record(failure: RowFailure) -> dict[str, Any]:
@@ -96,6 +110,11 @@ def batch_failure_record(failure: RowFailure) -> dict[str, Any]:
         "response": None,
         "error": {"code": "invalid_row", "message": message, "line": failure.line},
     }
+
+
+def _with_kept(record: dict[str, Any], request: Request) -> dict[str, Any]:
+    """Kept fields follow the standard ones and never replace them."""
+    return record | {name: v for name, v in request.keep.items() if name not in record}
 
 
 def _usage(request: Request, samples: Sequence[SampleOutput]) -> dict[str, int]:

@@ -121,7 +121,7 @@ class OutputWriter:
         if len(row) == sample.request.params.n:
             del self._open_rows[number]
             row.sort(key=lambda s: s.index)
-            self._append(records.batch_record(row, self._model), number, 0, len(row))
+            self._append(records.batch_record(row, self._model, **shown), number, 0, len(row))
 
     def _append(self, record: dict[str, Any], number: int, index: int, samples: int = 1) -> None:
         with explained(self._output):

@@ -16,6 +16,7 @@ from santagen.cli.settings import settings_of
 from tests.cli.helpers import Cli, read_jsonl, write_jsonl
 
 FEW = ("--max-tokens", "6")
+BATCH = ("--format", "openai-batch")
 
 
 def test_prompts_in_jsonl_out(cli: Cli, prompts: Path) -> None:
@@ -274,6 +275,33 @@ class TestOptions:
         (answer,) = cli.generate(path, "--format", "openai-batch").samples
         assert answer["custom_id"] == "r1"
         assert answer["response"]["body"]["choices"][0]["text"]
+
+    def test_openai_batch_heeds_what_is_asked_of_records(self, cli: Cli, tmp_path: Path) -> None:
+        prompt = "x = 1\n" * 40
+        rows = [
+            {"custom_id": f"r{i}", "level": i, "body": {"prompt": prompt, "n": 2, "max_tokens": 4}}
+            for i in range(2)
+        ]
+        path = write_jsonl(tmp_path / "batch.jsonl", rows)
+        way = (path, *FEW, "--temperature", "1", "--max-model-len", "32", "--truncate", "left")
+        kept = ("--keep", "level", "--keep", "custom_id")
+        asked = ("--token-ids", "--echo", "--logprobs", "1", *kept)
+        plain = cli.generate(*way, *asked).samples
+        batch = [json.loads(a) for a in cli.generate(*way, *asked, *BATCH).out.splitlines()]
+        assert [sample["task_id"] for sample in plain] == ["r0", "r0", "r1", "r1"]
+        for answer in batch:
+            own = [sample for sample in plain if sample["task_id"] == answer["custom_id"]]
+            body = answer["response"]["body"]
+            for name in ("token_ids", "logprobs", "finish_reason", "stop_reason"):
+                assert [c[name] for c in body["choices"]] == [sample[name] for sample in own]
+            for name in ("prompt", "truncated_tokens"):
+                assert [body[name]] * 2 == [sample[name] for sample in own]
+            assert [answer["level"]] * 2 == [sample["level"] for sample in own]
+        assert len(batch) == 2 and body["prompt"] == prompt and body["truncated_tokens"] > 0
+        for line in cli.generate(*way, *BATCH).out.splitlines():
+            answer = json.loads(line)
+            assert "prompt" not in answer["response"]["body"] and "level" not in answer
+            assert "token_ids" not in answer["response"]["body"]["choices"][0]
 
     def test_limits_and_engine_change_no_byte(
         self, cli: Cli, prompts: Path, bundled_model: Path

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from santagen.checkpoint import inspection_hub
 from santagen.checkpoint.source import bundled_model
 from santagen.cli.console import harmless
 from tests.cli.helpers import Cli, process, write_jsonl
@@ -168,6 +169,31 @@ def test_a_token_in_an_error_of_the_hub_is_not_shown(
         assert ran.code == 2 and "is refused" in ran.err and TOKEN not in ran.err
 
 
+@pytest.mark.parametrize("given", ["flag", "environment", "none"])
+def test_a_token_in_an_error_while_headers_are_fetched_is_not_shown(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    secret = "an-internal-hub:" + "0123456789" * 3  # not of the form that is left out anywhere
+
+    def fail(*arguments: Any, **settings: Any) -> Path:
+        raise ValueError(f"{'long ' * 35}authorization: Bearer {secret} is refused")
+
+    found = inspection_hub._Remote("some/model", "0" * 40, {"model.safetensors": 9}, secret)
+    assert secret not in repr(found)
+    monkeypatch.setattr(inspection_hub, "_remote", lambda *_: found)
+    monkeypatch.setattr(inspection_hub.hub, "_fetch", fail)
+    monkeypatch.setenv("SANTAGEN_DEBUG", "1")
+    monkeypatch.setenv("HF_TOKEN", secret if given == "environment" else "")
+    if given == "none":
+        monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    ran = cli("inspect", "some/model", *(["--hf-token", secret] if given == "flag" else []))
+    assert ran.code == 2 and "could not be fetched" in ran.err and "Traceback" in ran.err
+    if given == "none":  # nothing to hide: the traceback shows what lies behind
+        assert "in fail" in ran.err
+    else:
+        assert secret[:8] not in ran.err and "authorization: Bearer ***" in ran.err
+
+
 # -- nothing steers a terminal ---------------------------------------------------------------------
 
 
@@ -190,6 +216,19 @@ def test_names_and_texts_of_others_are_shown_as_escapes(cli: Cli, tmp_path: Path
     for words in ([tmp_path / ESCAPES], [path, "-m", f"./{ESCAPES}"], [path, "--dtype", ESCAPES]):
         ran = cli.generate(*words)
         assert ran.code == 2 and not steers(ran.err)
+
+
+def test_names_in_a_config_are_escaped_in_json_too(cli: Cli, model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    config["architectures"] = [ESCAPES]
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "pytorch_model-\x9b2J.bin").write_bytes(b"")
+    (model / os.fsdecode(b"pytorch_model-\xff.bin")).write_bytes(b"")  # no UTF-8 at all
+    ran = cli("inspect", model, "--json")
+    assert ran.code == 0 and not steers(ran.out) and not steers(ran.err)
+    found = json.loads(ran.out)
+    assert found["architecture"]["architectures"] == [ESCAPES]
+    assert "pytorch_model-\x9b2J.bin" in found["files"]["unused"]
 
 
 def test_a_traceback_steers_nothing_either(
