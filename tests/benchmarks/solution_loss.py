@@ -4,7 +4,9 @@
         [--device auto]
 
 Nats a token over the solutions' tokens, the difference to the first model, and the share of tokens
-that both models like best. No MODEL is the bundled one. Not a test: it asserts nothing, it prints.
+that both models like best. Every text is cut where the shortest model's positions end, so that all
+models are asked for the same tokens. No MODEL (or an empty one) is the bundled one; a quantised one
+that came without a tokenizer needs the first one's files beside it. Not a test: it prints.
 """
 
 from __future__ import annotations
@@ -40,17 +42,34 @@ def logprobs(llm: LLM, ids: list[int]) -> torch.Tensor:
     return torch.log_softmax(logits, dim=-1)
 
 
-def score(name: str, texts: list[tuple[str, str]], device: str) -> tuple[torch.Tensor, ...]:
-    """(loss of each solution's tokens, the likeliest token of each place) of one model."""
+def open_model(name: str, device: str) -> LLM:
+    """The model of MODEL[:QUANTIZATION]."""
     model, _, quantization = name.partition(":")
-    llm = LLM(model or None, device=device, quantization=quantization or "auto", max_num_seqs=1)
+    return LLM(model or None, device=device, quantization=quantization or "auto", max_num_seqs=1)
+
+
+Encoded = list[tuple[list[int], int]]
+
+
+def encode(llm: LLM, texts: list[tuple[str, str]]) -> Encoded:
+    """(ids of a prompt and its solution, how many are the prompt's) of each problem."""
     assert llm.tokenizer is not None
-    losses, best = [], []
+    found = []
     for prompt, solution in texts:
-        start = len(llm.tokenizer.encode(prompt))
-        ids = llm.tokenizer.encode(prompt) + llm.tokenizer.encode(solution)
-        ids = ids[: llm.plan.max_model_len]
-        found = logprobs(llm, list(ids))[start - 1 :]
+        ids = llm.tokenizer.encode(prompt)
+        found.append(([*ids, *llm.tokenizer.encode(solution)], len(ids)))
+    return found
+
+
+def score(llm: LLM, encoded: Encoded, limit: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(loss of each solution's tokens, the likeliest token of each place) of one model, of at most
+    `limit` tokens a text."""
+    losses, best = [], []
+    for whole, start in encoded:
+        ids = whole[:limit]
+        if len(ids) <= start:
+            continue  # the prompt alone takes all the positions
+        found = logprobs(llm, ids)[start - 1 :]
         wanted = torch.tensor(ids[start:], device=found.device).unsqueeze(1)
         losses.append(-found.gather(1, wanted).squeeze(1).cpu())
         best.append(found.argmax(1).cpu())
@@ -66,9 +85,18 @@ def main() -> None:
     opener = gzip.open if given.problems.suffix == ".gz" else open
     with opener(given.problems, "rt", encoding="utf-8") as file:
         texts = [(p["prompt"], p["canonical_solution"]) for p in map(json.loads, file)]
+    # One model is in memory at a time, so each is opened twice.
+    limit = min(open_model(name, given.device).plan.max_model_len for name in given.models)
+    encoded = encode(open_model(given.models[0], given.device), texts)
+    count = sum(len(ids) - start for ids, start in encoded)
     first = None
+    print(f"the first {limit:,} tokens of each text, {count:,} of the solutions in all")
     for name in given.models:
-        losses, best = score(name, texts, given.device)
+        llm = open_model(name, given.device)
+        if encode(llm, texts) != encoded:
+            raise SystemExit(f"{name} has another tokenizer than {given.models[0] or 'bundled'}")
+        losses, best = score(llm, encoded, limit)
+        del llm
         first = first or (losses.mean(), best)
         same = float((best == first[1]).float().mean())
         print(
