@@ -77,13 +77,17 @@ def _load(name: str, split: str | None) -> Any:
     except SantagenError:
         raise
     except Exception as error:  # datasets, pyarrow, pandas and the hub each raise their own
-        reason = str(error).strip().splitlines() or [type(error).__name__]
+        from huggingface_hub import get_token
+
+        secret = get_token()
+        said = str(error).replace(secret, "***") if secret else str(error)
+        reason = said.strip().splitlines() or [type(error).__name__]
         part = f" (split {split})" if split else ""
         raise SantagenError(
             f"The dataset {name}{part} can't be loaded: {reason[0]}",
             "Check its name and --split, that the hub can be reached (or the data set is cached), "
             "or give a local .parquet, .csv or .jsonl file.",
-        ) from error
+        ) from (None if secret else error)  # what lies behind may repeat the token
     if isinstance(loaded, dict):
         if len(loaded) != 1:
             raise SantagenError(

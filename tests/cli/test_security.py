@@ -194,6 +194,22 @@ def test_a_token_in_an_error_while_headers_are_fetched_is_not_shown(
         assert secret[:8] not in ran.err and "authorization: Bearer ***" in ran.err
 
 
+def test_a_token_in_an_error_of_a_data_set_is_not_shown(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    secret = "an-internal-hub:" + "0123456789" * 3
+
+    def fail(*arguments: Any, **settings: Any) -> Any:
+        raise ValueError(f"authorization: Bearer {secret} is refused")
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    monkeypatch.setenv("SANTAGEN_DEBUG", "1")
+    monkeypatch.setenv("HF_TOKEN", secret)
+    ran = cli.generate("--dataset", "some/data", *FEW)
+    assert ran.code == 2 and "Bearer *** is refused" in ran.err and secret[:8] not in ran.err
+
+
 # -- nothing steers a terminal ---------------------------------------------------------------------
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,21 @@ def test_only_a_tokenizer_that_cuts_there_itself_gets_pieces(tmp_path: Path) -> 
     assert len(pieces) > 5 and "".join(pieces) == "ab cd\n" * 100_000
     assert all(piece[-1] in "bd" for piece in pieces[:-1])
     assert cut("a" * 500_000) == ["a" * 500_000]
+
+
+def test_a_long_text_is_encoded_in_little_memory() -> None:
+    code = (
+        "import resource, sys\nfrom pathlib import Path\n"
+        "from santagen.io.tokenizer import Tokenizer\n"
+        "def used(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "tokenizer = Tokenizer.from_directory(Path(sys.argv[1]))\n"
+        "text, before = 'def f(x):\\n    return x + 1\\n' * 100_000, used()\n"
+        "ids = tokenizer.encode(text)\n"
+        "print(len(ids), used() - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(ASSETS)], capture_output=True)
+    ids, grown = map(int, done.stdout.split())  # KiB; twice as much and more if encoded whole
+    assert ids > 1_000_000 and grown < 300_000
 
 
 def test_encode_agrees_with_transformers() -> None:
