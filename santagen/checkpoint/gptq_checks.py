@@ -23,16 +23,19 @@ AGAIN_QUANTISE = "Download the file again, or quantise the model again."
 def check_modules(
     files: TensorFiles, config: ModelConfig, layout: Layout, settings: GPTQSettings
 ) -> GPTQSettings:
-    """Check every layer's shapes and g_idx; returns the settings with the zero rule confirmed."""
-    prefixes = []
+    """Check every layer's shapes and g_idx.
+
+    Returns the settings with what the tensors tell: the zero rule, symmetry and act-order.
+    """
+    prefixes, act_order = [], False
     for layer in range(config.n_layer):
         for module in layout.modules:
             prefix = layout.stored(f"{ROOT}h.{layer}.{module}")
             out, inp = linear_shape(config, module)
             _check_shapes(files, prefix, out, inp, settings)
-            _check_g_idx(files, prefix, inp, settings)
+            act_order |= _check_g_idx(files, prefix, inp, settings)
             prefixes.append(prefix)
-    return _confirm_zero_rule(files, prefixes, settings)
+    return _confirm_zero_rule(files, prefixes, replace(settings, act_order=act_order))
 
 
 def _check_shapes(
@@ -71,8 +74,11 @@ def _check_shapes(
         )
 
 
-def _check_g_idx(files: TensorFiles, prefix: str, inp: int, settings: GPTQSettings) -> None:
-    """Every row's group exists; an act-order file must say which group each row is of."""
+def _check_g_idx(files: TensorFiles, prefix: str, inp: int, settings: GPTQSettings) -> bool:
+    """Every row's group exists; an act-order file must say which group each row is of.
+
+    Returns whether the groups are anything but consecutive rows.
+    """
     name, groups = f"{prefix}.g_idx", settings.groups(inp)
     index = None
     if name in files:
@@ -98,6 +104,9 @@ def _check_g_idx(files: TensorFiles, prefix: str, inp: int, settings: GPTQSettin
             "each row is lost.",
             "Quantise the model again, or set desc_act to false if it was made without act-order.",
         )
+    if index is None or not index.any():
+        return False
+    return not np.array_equal(index, np.arange(inp) // settings.group_size)
 
 
 def _confirm_zero_rule(

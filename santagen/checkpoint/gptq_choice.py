@@ -79,7 +79,8 @@ def choose(
 def describe(settings: GPTQSettings) -> str:
     """The settings in words."""
     group = "one group" if settings.group_size == -1 else f"groups of {settings.group_size}"
-    order = ", act-order" if settings.desc_act else ""
+    act_order = settings.desc_act if settings.act_order is None else settings.act_order
+    order = ", act-order" if act_order else ""
     return f"GPTQ weights of {settings.bits} bits in {group}{order}"
 
 

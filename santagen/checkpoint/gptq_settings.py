@@ -49,8 +49,9 @@ class GPTQSettings:
 
     group_size is in inputs, -1 for one group. `zero_rule` says how z is stored: v1, v1-word or v2
     (see gptq.py), `by_word` whether it would be v1-word if v1 were asymmetric. `sym` is True where
-    nothing says it (`sym_said`). `source` names where the settings stood, `notes` what the user
-    should know (a label overruled by the values).
+    nothing says it (`sym_said`). `act_order` is what the tensors say, where they were looked at,
+    and `desc_act` what the settings do. `source` names where the settings stood, `notes` what the
+    user should know (a label overruled by the values).
     """
 
     bits: int
@@ -62,6 +63,7 @@ class GPTQSettings:
     notes: tuple[str, ...] = ()
     by_word: bool = False
     sym_said: bool = True
+    act_order: bool | None = None
 
     def groups(self, inputs: int) -> int:
         return 1 if self.group_size == -1 else -(-inputs // self.group_size)

@@ -21,6 +21,7 @@ from santagen.model.attention.cpu import CpuAttention
 from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
 from santagen.model.quantized import QuantizedLinear
 from santagen.request import Request, SampleOutput, SamplingParams
+from tests.checkpoint.loading import open_float32, settings_in
 from tests.fixture_writer import GPTQSpec, Spec, write_checkpoint
 from tests.model_helpers import SHARED, prefill_logits
 
@@ -92,6 +93,21 @@ def test_what_is_asked_for_wins() -> None:
     assert choice.packed
     assert choice.note.endswith("--quantization gptq")
     assert "one group" in choice.note and "act-order" in choice.note
+
+
+@pytest.mark.parametrize("said", [True, False])
+@pytest.mark.parametrize("act_order", [True, False])
+@pytest.mark.parametrize("group_size", [32, -1])
+def test_the_tensors_tell_act_order(
+    tmp_path: Path, act_order: bool, said: bool, group_size: int
+) -> None:
+    write_checkpoint(tmp_path, Spec(gptq=GPTQSpec(act_order=act_order, group_size=group_size)))
+    settings_in(tmp_path, "config.json", desc_act=said)
+    settings = open_float32(tmp_path).quantization
+    assert settings is not None
+    machine = Machine("cpu", GIB, 1, 4)
+    note = choose("auto", settings, ModelConfig.from_directory(tmp_path), machine).note
+    assert ("act-order" in note) == (act_order and group_size > 0)  # of one group there is no order
 
 
 def test_a_float_model_has_nothing_to_choose() -> None:
