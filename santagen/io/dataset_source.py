@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from santagen.errors import SantagenError
 from santagen.io.rows import BODY_FIELDS, ID_FIELDS, PROMPT_FIELDS, SAMPLING_FIELDS
@@ -77,17 +77,7 @@ def _load(name: str, split: str | None) -> Any:
     except SantagenError:
         raise
     except Exception as error:  # datasets, pyarrow, pandas and the hub each raise their own
-        from huggingface_hub import get_token
-
-        secret = get_token()
-        said = str(error).replace(secret, "***") if secret else str(error)
-        reason = said.strip().splitlines() or [type(error).__name__]
-        part = f" (split {split})" if split else ""
-        raise SantagenError(
-            f"The dataset {name}{part} can't be loaded: {reason[0]}",
-            "Check its name and --split, that the hub can be reached (or the data set is cached), "
-            "or give a local .parquet, .csv or .jsonl file.",
-        ) from (None if secret else error)  # what lies behind may repeat the token
+        _refuse(name, split, error)
     if isinstance(loaded, dict):
         if len(loaded) != 1:
             raise SantagenError(
@@ -96,6 +86,20 @@ def _load(name: str, split: str | None) -> Any:
             )
         loaded = next(iter(loaded.values()))
     return loaded.with_format(None)
+
+
+def _refuse(name: str, split: str | None, error: Exception) -> NoReturn:
+    from huggingface_hub import get_token
+
+    secret = get_token()
+    said = str(error).replace(secret, "***") if secret else str(error)
+    reason = said.strip().splitlines() or [type(error).__name__]
+    part = f" (split {split})" if split else ""
+    raise SantagenError(
+        f"The dataset {name}{part} can't be loaded: {reason[0]}",
+        "Check its name and --split, that the hub can be reached (or the data set is cached), "
+        "or give a local .parquet, .csv or .jsonl file.",
+    ) from (None if secret else error)  # what lies behind may repeat the token
 
 
 def _load_file(datasets: Any, path: Path, split: str | None) -> Any:

@@ -101,7 +101,6 @@ class RequestBuilder:
         place = f"{row.source}, line {row.line}" if row.line else f"row {row.row_id}"
         params = self._params(row, place)
         text: str | None = None
-        dropped = 0
         if row.prompt_token_ids is not None:
             ids = list(row.prompt_token_ids)
             self._check_ids(row, ids, place)
