@@ -7,7 +7,6 @@ refused. Large files of samples are read line by line.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from santagen.io.manifest import manifest_path, scrub
 from santagen.report.model import Evaluation, Example, Generation, Report
 
 MANIFEST = ".manifest.json"
+MOST = 1e15  # of anything that is counted or timed: more is no number that a picture can show
 HINT = "give results of santagen eval, and outputs or manifests of santagen generate"
 
 
@@ -80,20 +80,33 @@ def _evaluation(path: Path, label: str) -> Evaluation:
 def _is_statistics(found: Any) -> bool:
     """Whether they are such as `sample_statistics` makes; None where there are none."""
     try:
-        parts = [(found or {}).get(name) for name in ("completion_tokens", "timeline")]
+        known = found or {}
         series = ("counts",), ("samples", "tokens")
         numbers = ("width", "total", "longest"), ("width", "seconds")
-        for part, lists, singles in zip(parts, series, numbers, strict=True):
-            values = [x for name in lists for x in part[name]] if part else []
-            values += [part[name] for name in singles] if part else []
-            if not all(math.isfinite(value) and value >= 0 for value in values):
+        for name, lists, singles in zip(
+            ("completion_tokens", "timeline"), series, numbers, strict=True
+        ):
+            part = known.get(name)
+            if part and not _is_series(part, lists, singles):
                 return False
-            if part and (part["width"] <= 0 or len({len(part[name]) for name in lists}) > 1):
-                return False
-        reasons = [(found or {}).get(name, {}) for name in ("finish_reasons", "stop_reasons")]
-        return all(math.isfinite(count) for counts in reasons for count in counts.values())
+        reasons = [known.get(name, {}) for name in ("finish_reasons", "stop_reasons")]
+        return all(_is_quantity(count) for counts in reasons for count in counts.values())
     except (KeyError, TypeError, AttributeError):
         return False
+
+
+def _is_series(part: dict[str, Any], lists: tuple[str, ...], singles: tuple[str, ...]) -> bool:
+    """Numbers per bin, as many in each of `lists`, with what is said of them all."""
+    bins = [part[name] for name in lists]
+    if not all(isinstance(values, list) for values in bins):
+        return False
+    values = [value for each in bins for value in each] + [part[name] for name in singles]
+    same = {len(each) for each in bins}
+    return all(map(_is_quantity, values)) and part["width"] > 0 and len(same) == 1 and 0 not in same
+
+
+def _is_quantity(value: Any) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value < MOST
 
 
 def _examples(rows: Iterable[dict[str, Any]], problems: dict[str, Any]) -> dict[str, Example]:
@@ -139,7 +152,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                 return
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise SantagenError(
                     f"{path}, line {number}: not JSON ({error}).", f"{HINT[:1].upper()}{HINT[1:]}."
                 ) from None

@@ -13,7 +13,6 @@ Does no scoring. A secret is never among the settings (see io.manifest.scrub).
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from pathlib import Path
@@ -29,6 +28,7 @@ from santagen.io.files import OutputLock, write_atomically
 from santagen.io.manifest import check_identity, scrub
 
 FORMAT_VERSION = 1
+MOST_SECONDS = 1e12  # of a run that a file can be believed about
 ELAPSED = "elapsed"  # in the journal only
 
 
@@ -138,7 +138,7 @@ class ResultFile:
                 row = json.loads(line)
                 self.seconds_before = max(self.seconds_before, _number(row.pop(ELAPSED, 0.0)))
                 self._recall(row)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
                 raise SantagenError(
                     f"{journal}, line {number} is damaged ({type(error).__name__}: {error}).",
                     "Remove the line, and go on with --resume: its sample is made again.",
@@ -205,7 +205,7 @@ class ResultFile:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < MOST_SECONDS else 0.0
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -219,12 +219,19 @@ def read_result(path: Path) -> dict[str, Any]:
             if unfinished
             else "Give a file that santagen eval -o wrote.",
         )
-    estimates = [*(result.get("pass_at_k") or {}).values(), result.get("exact_match")]
+    scores = result.get("pass_at_k") or {}
+    estimates = [*scores.values(), result.get("exact_match")] if isinstance(scores, dict) else [0]
     if not all(map(_is_estimate, estimates)):
         raise SantagenError(f"{path} is damaged: a score is no number.", "Score it again.")
     if not all(map(_is_summary, result["problems"].values())):
         raise SantagenError(
             f"{path} is damaged: a problem has no sensible counts.", "Score it again."
+        )
+    missing = result.get("missing") or []
+    texts = isinstance(missing, list) and all(isinstance(task_id, str) for task_id in missing)
+    if not (texts and _are_counts(result.get("classes", {}))):
+        raise SantagenError(
+            f"{path} is damaged: its classes or missing problems are unreadable.", "Score it again."
         )
     return result
 
@@ -236,7 +243,7 @@ def _is_estimate(found: Any) -> bool:
     try:
         low, high = found["sampling_interval"]
         lowest, highest = found["problem_interval"]
-        return all(map(math.isfinite, (found["value"], low, high, lowest, highest)))
+        return all(0 <= share <= 1 for share in (found["value"], low, high, lowest, highest))
     except (KeyError, TypeError, ValueError):
         return False
 
@@ -245,6 +252,17 @@ def _is_summary(problem: Any) -> bool:
     """Whether counts are such as `summarise` writes."""
     try:
         n, c, classes = problem["n"], problem["c"], problem["classes"]
-        return 0 <= c <= n and n >= 1 and sum(classes.values()) == n
+        exact, raised = problem.get("exact", 0), problem.get("exceptions", {})
+        return (
+            all(type(number) is int for number in (n, c, exact))
+            and 0 <= c <= n >= exact >= 0 < n
+            and _are_counts(classes)
+            and _are_counts(raised)
+            and sum(classes.values()) == n
+        )
     except (KeyError, TypeError, AttributeError):
         return False
+
+
+def _are_counts(found: Any) -> bool:
+    return isinstance(found, dict) and all(type(n) is int and n >= 0 for n in found.values())

@@ -25,6 +25,8 @@ def read_rows(path: Path) -> list[Row]:
     .json and .json.gz files in a folder.
     """
     rows: list[Row] = []
+    if str(path) != "-" and not path.exists():
+        raise SantagenError(f"{path} does not exist.", "Check the path.")
     if path.is_dir():
         return [row for part in json_parts(path) for row in read_rows(part)]
     if is_json_file(path):
@@ -43,7 +45,7 @@ def read_rows(path: Path) -> list[Row]:
     for line, payload in source.rows():
         try:
             row = json.loads(payload)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SantagenError(
                 f"{path}, line {line}: not JSON ({error}).", "Mend the line."
             ) from None
@@ -81,7 +83,7 @@ def read_json_value(path: Path) -> Any:
         raise SantagenError(
             f"{path} can't be read: {error.strerror or error}.", "Check the path."
         ) from None
-    except (ValueError, EOFError) as error:
+    except (ValueError, RecursionError, EOFError) as error:
         raise SantagenError(f"{path} is not JSON: {error}.", "Mend the file.") from None
 
 

@@ -21,6 +21,7 @@ from santagen.errors import SantagenError
 from santagen.evaluation.languages import find_language, tool_folders
 from santagen.evaluation.problems import Problem
 from santagen.evaluation.task_rows import (
+    UNREADABLE,
     humaneval_problem,
     infilling_name,
     infilling_problem,
@@ -144,7 +145,7 @@ def load_task(name: str, problems_file: Path | None = None) -> Task:
         where = f"{source}, problem {number}"
         try:
             problems.append(kind.read(row))
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+        except UNREADABLE as error:
             raise SantagenError(
                 f"{where}: it is no problem of task {key} ({type(error).__name__}: {error}).",
                 f"Check that the file belongs to {key}.",

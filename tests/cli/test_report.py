@@ -229,6 +229,22 @@ def test_the_page_is_the_same_each_time_and_can_go_to_stdout(cli: Cli, tmp_path:
             )
         ),
         ('{"task": "mini", "problems": {}, "pass_at_k": {"1": {"value": "x"}}}', "is damaged"),
+        *(
+            ('{"task": "mini", "problems": {}, ' + found + "}", "is damaged")
+            for found in (
+                '"pass_at_k": 3',
+                '"pass_at_k": [1]',
+                '"missing": -1',
+                '"missing": [1]',
+                '"classes": 3',
+                '"classes": {"passed": []}',
+                '"generation": {"completion_tokens": '
+                '{"total": 1, "longest": 1, "width": 1, "counts": {}}}',
+                '"generation": {"timeline": '
+                '{"seconds": 1, "width": 1, "samples": [1], "tokens": [1e308]}}',
+            )
+        ),
+        ('{"task": "mini", "problems": {"a": {"n": 1.5, "c": 1, "classes": {}}}}', "is damaged"),
     ],
 )
 def test_faults_are_one_message(

@@ -148,6 +148,46 @@ def test_bad_problem_files(tmp_path: Path, rows: list[dict[str, str]], message: 
         load_task("mini", write_rows(tmp_path / "p.jsonl", rows))
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("mini", {"test": "def check(:"}, "SyntaxError"),
+        ("mini", {"test": "\0"}, "null bytes"),
+        ("mini", {"test": "# \ud800"}, "surrogates not allowed"),
+        ("mini", {"entry_point": "f("}, "SyntaxError"),
+        ("mini", {"entry_point": 3}, "`entry_point` is no text"),
+        ("mini", {"canonical_solution": 3}, "`canonical_solution` is no text"),
+        ("mbpp", {"task_id": 11, "text": 3, "test_list": ["x"]}, "`text` is no text"),
+        ("mbpp", {"task_id": 11, "text": "a", "test_list": "x"}, "`test_list` is no list of texts"),
+        ("mini-infilling", {"task_id": "a", "prefix": 1, "middle": "", "suffix": ""}, "`prefix` is no text"),
+        ("mini-infilling", {"task_id": "a", "prefix": "", "middle": "", "suffix": None}, "`suffix` is no text"),
+        ("multipl-e", {"name": "a", "language": 3}, "`language` is no text"),
+    ],
+)
+def test_a_bad_field_of_a_problem_is_named(
+    tmp_path: Path, name: str, change: dict[str, object], message: str
+) -> None:
+    path = write_rows(tmp_path / "p.jsonl", [ROWS[0], {**ROWS[1], **change}])
+    if name != "mini":
+        write_rows(path, [change])
+    with pytest.raises(SantagenError, match=f"problem {1 + (name == 'mini')}: it is no problem of"):
+        load_task(name, path)
+    with pytest.raises(SantagenError, match=message):
+        load_task(name, path)
+
+
+def test_files_that_no_reader_takes(tmp_path: Path) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    (tmp_path / "deep.jsonl").write_text('{"a": ' + deep + "}\n")
+    (tmp_path / "deep.json").write_text(deep)
+    with pytest.raises(SantagenError, match=r"deep\.jsonl, line 1: not JSON"):
+        load_task("mini", tmp_path / "deep.jsonl")
+    with pytest.raises(SantagenError, match=r"deep\.json is not JSON"):
+        load_task("mini", tmp_path / "deep.json")
+    with pytest.raises(SantagenError, match=r"no\.jsonl does not exist"):
+        load_task("mini", tmp_path / "no.jsonl")
+
+
 def test_unknown_tasks_and_missing_files_are_told_apart() -> None:
     with pytest.raises(SantagenError, match="not known"):
         load_task("humanevil")
