@@ -9,8 +9,9 @@ The command line drives the same class. Prompt files and output files are not it
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -245,10 +246,12 @@ class LLM:
         that can't be used raises SantagenError.
         """
         outputs: list[SampleOutput] = []
-        for result in self.stream(prompts, params, fim_mode=fim_mode, truncate=truncate):
-            if isinstance(result, RowFailure):
-                raise SantagenError(f"Prompt {result.row_id}: {result.error}", result.hint)
-            outputs.append(result)
+        results = self.stream(prompts, params, fim_mode=fim_mode, truncate=truncate)
+        with contextlib.closing(results):
+            for result in results:
+                if isinstance(result, RowFailure):
+                    raise SantagenError(f"Prompt {result.row_id}: {result.error}", result.hint)
+                outputs.append(result)
         return sorted(outputs, key=lambda output: (output.request.number, output.index))
 
     def stream(
@@ -258,7 +261,7 @@ class LLM:
         *,
         fim_mode: str = "psm",
         truncate: str = "error",
-    ) -> Iterator[SampleOutput | RowFailure]:
+    ) -> Generator[SampleOutput | RowFailure, None, None]:
         """As `generate`, each sample as soon as it ends; a bad prompt comes as a RowFailure."""
         builder = self.request_builder(params or SamplingParams(), fim_mode, truncate)
         rows = (_prompt_row(number, prompt) for number, prompt in enumerate(prompts))

@@ -193,14 +193,22 @@ class Job:
         return LLM(self.inputs.source, **engine_settings(self.options))
 
     def _write_results(self, llm: LLM, writer: OutputWriter) -> None:
-        for result in llm.engine.run(self._requests(llm, writer)):
-            with self.interrupts.shielded():
-                if isinstance(result, SampleOutput):
-                    writer.write(result)
-                    self.tally.add(result.generated_tokens)
-                    self.degenerate.add(result)
-                else:
-                    self._fail(writer, result)
+        try:
+            for result in llm.engine.run(self._requests(llm, writer)):
+                self._write_result(writer, result)
+        except KeyboardInterrupt:
+            for result in llm.engine.drain():
+                self._write_result(writer, result)
+            raise
+
+    def _write_result(self, writer: OutputWriter, result: SampleOutput | RowFailure) -> None:
+        with self.interrupts.shielded():
+            if isinstance(result, SampleOutput):
+                writer.write(result)
+                self.tally.add(result.generated_tokens)
+                self.degenerate.add(result)
+            else:
+                self._fail(writer, result)
 
     def _finish(self, writer: OutputWriter, summary: dict[str, Any]) -> None:
         writer.finish(((row.row_id, row.number) for row in self.inputs.prompts), summary)

@@ -168,6 +168,12 @@ class BlockManager:
     def clear(self) -> None:
         """Forget every prefix; no block may be referenced."""
         assert not any(self._refs)
+        self.reset()
+
+    def reset(self) -> None:
+        """All blocks are free again, whoever referenced them."""
+        self._refs = [0] * self.num_blocks
+        self.referenced = 0
         self._free = list(range(1, self.num_blocks))
         self._table.clear()
         self._entry_of.clear()

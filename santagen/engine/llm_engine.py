@@ -74,31 +74,55 @@ class LLMEngine:
         self.on_shrink: Callable[[str], None] = warnings.warn  # told where a run goes on smaller
         self._stop_sets: dict[tuple[str, ...], StopSet] = {}
         self._token_index: TokenIndex | None = None  # made for the first stop set, shared by all
+        self._ended: deque[Ending] = deque()  # not handed out yet
+        self._run_number = 0
 
     def run(self, requests: Iterable[Request | RowFailure]) -> Iterator[SampleOutput | RowFailure]:
         """Generate for all requests; yields samples as they finish, failures as they come by.
 
         Requests are drawn as rows become free, so a generator of millions is fine. What ended
-        before an error or an interrupt is yielded before it is raised.
+        before an error or an interrupt is yielded before it is raised. A run that is given up
+        leaves nothing behind; one that is begun ends an earlier one.
         """
-        ended: deque[Ending] = deque()
+        self._run_number += 1
+        number = self._run_number
+        if self._ended or not self.scheduler.idle:
+            self._forget()
         try:
-            for failure in self._run(requests, ended):
+            for failure in self._run(requests):
                 if failure is not None:
                     yield failure
-                for _ in range(min(len(ended), GIVEN_A_LAUNCH)):
-                    yield self.processor.output(ended.popleft())
+                    self._check_current(number)
+                for _ in range(min(len(self._ended), GIVEN_A_LAUNCH)):
+                    yield self.processor.output(self._ended.popleft())
+                    self._check_current(number)
+            yield from self.drain()
         except (Exception, KeyboardInterrupt):
-            while ended:
-                yield self.processor.output(ended.popleft())
+            if number == self._run_number:
+                yield from self.drain()
             raise
-        while ended:
-            yield self.processor.output(ended.popleft())
 
-    def _run(
-        self, requests: Iterable[Request | RowFailure], ended: deque[Ending]
-    ) -> Iterator[RowFailure | None]:
-        """The loop: fills `ended`, and yields None after each launch and failures as they come."""
+    def _check_current(self, number: int) -> None:
+        if number != self._run_number:
+            raise SantagenError(
+                "This run has been ended by another one on the same model.",
+                "Read one run to its end before the next, or load the model twice.",
+            )
+
+    def drain(self) -> Iterator[SampleOutput]:
+        """The samples that ended and have not been handed out: what an interrupt of who reads a
+        run must not lose."""
+        while self._ended:
+            yield self.processor.output(self._ended.popleft())
+
+    def _forget(self) -> None:
+        """Be as if nothing had run: also what a row that was not finite left in the cache."""
+        self._ended.clear()
+        self.scheduler.forget()
+        self.runner.clear_cache()
+
+    def _run(self, requests: Iterable[Request | RowFailure]) -> Iterator[RowFailure | None]:
+        """The loop: yields None after each launch, and failures among the requests."""
         feed = RequestFeed(requests, self.scheduler.blocks.block_size)
         pending: deque[Record] = deque()
         while True:
@@ -114,19 +138,19 @@ class LLMEngine:
                     pending.append(self.runner.launch(step))
                 except torch.OutOfMemoryError as error:
                     while pending:
-                        self._collect(pending.popleft(), ended)
+                        self._collect(pending.popleft())
                     self._shrink(step, error)
                     continue
                 room = self.window - self.scheduler.waiting_samples - feed.samples
                 if room > 0:
                     yield from feed.draw(min(room, DRAWN_A_LAUNCH))
                 while len(pending) > self.run_ahead:
-                    self._collect(pending.popleft(), ended)
+                    self._collect(pending.popleft())
                 yield None
                 continue
             if pending:
                 while pending:
-                    self._collect(pending.popleft(), ended)
+                    self._collect(pending.popleft())
                 yield None
                 continue
             if self.scheduler.needs_drain:
@@ -175,14 +199,13 @@ class LLMEngine:
             "a launch."
         )
 
-    def _collect(self, record: Record, ended: deque[Ending]) -> None:
+    def _collect(self, record: Record) -> None:
         """Read one launch and retire what ended."""
-        endings = self.processor.process(record.step, *record.read())
-        for ending in endings:
-            self.scheduler.finish(ending.sequence)
-        ended += endings
         counts, stats = self.scheduler.counts, self.stats
-        stats.samples += len(endings)
+        for ending in self.processor.process(record.step, *record.read()):
+            self.scheduler.finish(ending.sequence)
+            self._ended.append(ending)
+            stats.samples += 1
         stats.generated_tokens = self.processor.tokens
         stats.prefills, stats.decodes = counts.prefills, counts.decodes
         stats.cached_tokens, stats.preemptions = counts.cached_tokens, counts.preemptions

@@ -58,11 +58,23 @@ class ModelRunner:
         self.model, self.shape, self.table, self.sampler = model, shape, table, sampler
         self.device = table.device
         dtype = model.transformer.wte.weight.dtype
-        self.cache = model.attention.allocate(shape, dtype, self.device)
-        key, value = self.cache
         self.ones = torch.ones(table.capacity, dtype=torch.int32, device=self.device)
         self.graphs: DecodeGraphs | None = None
+        self._dtype = dtype
+        self._allocate()
+
+    def _allocate(self) -> None:
+        self.cache = self.model.attention.allocate(self.shape, self._dtype, self.device)
+        key, value = self.cache
         self.layers: list[KVCache] = list(zip(key, value, strict=True))
+
+    def clear_cache(self) -> None:
+        """Put zeros in the place of all keys and values."""
+        if self.device.type == "cpu":
+            self._allocate()  # zeros that are never read take no memory
+        else:  # graphs hold its address
+            for part in self.cache:
+                part.zero_()
 
     @torch.inference_mode()
     def launch(self, step: Step) -> Record:

@@ -8,6 +8,7 @@ one list append. Text is cut by id first, then at the first stop string, and dec
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
@@ -51,19 +52,18 @@ class OutputProcessor:
         logprobs: np.ndarray | None,
         top_ids: np.ndarray | None,
         top_logprobs: np.ndarray | None,
-    ) -> list[Ending]:
-        """Take in one launch's tokens; returns the sequences that ended, in row order."""
-        endings: list[Ending] = []
+    ) -> Iterator[Ending]:
+        """Take in one launch's tokens; yields the sequences that ended, in row order.
+
+        Raises SantagenError, after all of them, where a row's logits were not finite.
+        """
+        broken: Sequence | None = None
         for i, (sequence, token) in enumerate(zip(step.sequences, tokens.tolist(), strict=True)):
             if sequence.finished:
                 continue  # launched before its end was seen: the token is thrown away
             if token < 0:
-                raise SantagenError(
-                    f"The model's output is not finite (NaN or infinite logits) at row "
-                    f"{sequence.request.row_id!r}, token {len(sequence.output)}.",
-                    "The weights are damaged, or the dtype overflows: try --dtype bfloat16 or "
-                    "float32.",
-                )
+                broken = broken or sequence
+                continue
             sequence.output.append(token)
             self.tokens += 1
             wanted = sequence.request.params.logprobs
@@ -84,8 +84,14 @@ class OutputProcessor:
             ending = self._ending(sequence, token, bool(step.last[i]))
             if ending is not None:
                 sequence.finished = True
-                endings.append(ending)
-        return endings
+                yield ending
+        if broken is not None:
+            raise SantagenError(
+                f"The model's output is not finite (NaN or infinite logits) at row "
+                f"{broken.request.row_id!r}, token {len(broken.output)}.",
+                "The weights are damaged, or the dtype overflows: try --dtype bfloat16 or "
+                "float32.",
+            )
 
     def _ending(self, sequence: Sequence, token: int, last: bool) -> Ending | None:
         if token in self.end_ids and not sequence.request.params.ignore_eos:

@@ -404,6 +404,18 @@ class Scheduler:
             limits.dense_blocks,
         )
 
+    def forget(self) -> None:
+        """Drop every sequence and every block. Rows that the device takes for live are vacated
+        with the next launch."""
+        self.rows.clear()
+        self.waiting.clear()
+        self._groups.clear()
+        self._gone.clear()
+        self._moves.clear()
+        self.waiting_samples = self.waiting_tokens = 0
+        self._features, self._filling, self.needs_drain = None, False, False
+        self.blocks.reset()
+
     def check_integrity(self) -> None:
         """For tests: blocks are counted right and rows are numbered right."""
         held = [group.blocks for group in self.waiting if group.blocks is not None]

@@ -299,3 +299,44 @@ def test_what_ended_comes_out_before_an_error(
         for output in llm.run(requests):
             found.append(output)
     assert len(found) == rows - 1
+
+
+def test_a_run_that_is_given_up_leaves_nothing_to_the_next(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=6, ignore_eos=True)
+    wanted = llm.generate(["def add(a, b):\n"], params)
+    for _ in llm.stream([f"x{i} = " for i in range(10)], params):
+        break
+    assert llm.generate(["def add(a, b):\n"], params) == wanted
+    with pytest.raises(SantagenError, match="Prompt 1"):
+        llm.generate(["x = ", [10**6], "y ="], params)
+    assert llm.generate(["def add(a, b):\n"], params) == wanted
+
+
+def test_a_run_ends_an_earlier_one(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=6, ignore_eos=True)
+    earlier = llm.stream([f"x{i} = " for i in range(10)], params)
+    next(earlier)
+    found = llm.generate(["def add(a, b):\n"], params)
+    assert len(found) == 1
+    with pytest.raises(SantagenError, match="another one on the same model"):
+        list(earlier)
+
+
+def test_a_row_that_is_not_finite_spoils_no_other_row_or_run() -> None:
+    llm = LLM(device="cpu", max_num_seqs=8)
+    wanted = llm.generate([[20, 21, 22]], SamplingParams(max_tokens=70, ignore_eos=True))
+    weight = llm.engine.runner.model.transformer.wpe.weight
+    kept = weight[60].clone()
+    with torch.inference_mode():
+        weight[60] = torch.nan  # only the long prompt comes there
+    short = SamplingParams(max_tokens=1)
+    rows = [Request(i, i, (30 + i, 31), short, (0,)) for i in range(5)]
+    found: list[Any] = []
+    with pytest.raises(SantagenError, match="not finite"):
+        for output in llm.run([*rows, Request("bad", 5, (9,) * 70, short, (0,))]):
+            found.append(output)
+    assert sorted(output.request.number for output in found) == [0, 1, 2, 3, 4]
+    with torch.inference_mode():
+        weight[60] = kept
+    again = llm.generate([[20, 21, 22]], SamplingParams(max_tokens=70, ignore_eos=True))
+    assert [out.token_ids for out in again] == [out.token_ids for out in wanted]
