@@ -40,6 +40,16 @@ def test_a_row_of_a_product_has_the_same_bits_in_any_company(width: int, outputs
             assert torch.equal(part, whole[7 : 7 + rows]), (threads, rows)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("width", "outputs"), [(64, 288), (256, 1024), (2048, 256)])
+def test_half_formats_too(width: int, outputs: int, dtype: torch.dtype) -> None:
+    x, weight = draw(40, width).to(dtype), draw(outputs, width).to(dtype)
+    torch.set_num_threads(2)
+    whole = cpu_linear(x, weight, None)
+    for rows in (1, 2, 3, 7, 16):
+        assert torch.equal(cpu_linear(x[:rows], weight, None), whole[:rows]), rows
+
+
 @pytest.mark.parametrize("name", ["gelu", "gelu_new", "silu", "relu"])
 @pytest.mark.parametrize("width", [41, 64, 72, 1000])
 def test_an_activation_has_the_same_bits_at_any_place(name: str, width: int) -> None:
