@@ -67,8 +67,6 @@ def headers_source(
     if remote is None or not remote.sizes:
         yield resolve_model(model, revision=revision, token=token)
         return
-    from huggingface_hub import get_token
-
     with tempfile.TemporaryDirectory(prefix="santagen-headers-") as name:
         try:
             folder = hub._fetch(remote.model, "config.json", remote.commit, token)
@@ -77,15 +75,12 @@ def headers_source(
         except SantagenError:
             raise
         except Exception as error:  # of any HTTP client, or a full disk: all end it alike
-            secret = token or get_token()  # of the environment, or of an earlier login
-            reason = str(error).strip() or "no details"
-            if secret:
-                reason = reason.replace(secret, "***")
+            reason, cause = hub.without_token(error, token)
             raise SantagenError(
                 f"The headers of {model} could not be fetched from the hub "
-                f"({type(error).__name__}: {reason.splitlines()[0][:200]}).",
+                f"({type(error).__name__}: {reason}).",
                 "Try again, or download the model and give its folder.",
-            ) from (None if secret else error)  # what lies behind may repeat the token
+            ) from cause
         yield ModelSource(folder, remote.model, revision=remote.commit)
 
 

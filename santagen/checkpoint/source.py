@@ -123,14 +123,24 @@ def _download(
             "Give a local folder, or download the model once with network access.",
         ) from None
     except Exception as error:  # any HTTP client's error, a full disk, a bad name: all end the run
-        reason = (str(error).strip() or "no details").splitlines()[0][:200]
-        if token:
-            reason = reason.replace(token, "***")
+        reason, cause = without_token(error, token)
         raise SantagenError(
             f"{model} could not be fetched from the hub ({type(error).__name__}: {reason}).",
             "Check the name, the network and the disk space, or give a local folder.",
-        ) from (None if token else error)  # what lies behind may repeat the token
+        ) from cause
     return ModelSource(folder, model, revision=folder.name)
+
+
+def without_token(error: Exception, token: str | None) -> tuple[str, Exception | None]:
+    """(what an error of the hub says, in one line; the error itself, or None where what lies
+    behind may repeat the token) for the given token, the environment's or an earlier login's."""
+    from huggingface_hub import get_token
+
+    secret = token or get_token()
+    reason = str(error).strip() or "no details"
+    if secret:
+        reason = reason.replace(secret, "***")
+    return reason.splitlines()[0][:200], None if secret else error
 
 
 def _fetch(model: str, weights: str, revision: str | None, token: str | None) -> Path:

@@ -24,6 +24,7 @@ from santagen.cli.doctor_options import DoctorOptions
 from santagen.cli.doctor_table import table
 from santagen.cli.settings import Resolved
 from santagen.errors import SantagenError
+from santagen.io.records import escaped
 
 PROBE_SECONDS = 60  # a first import from a cold disk takes its time; usually it is two seconds
 
@@ -37,7 +38,7 @@ def run(settings: Resolved[DoctorOptions]) -> int:
     report = examine(options.model)
     console = Console()
     if options.json:
-        print(json.dumps(report, indent=2, ensure_ascii=False))
+        print(escaped(json.dumps(report, indent=2, ensure_ascii=False)))
     else:
         for text in table(report):
             console.say(text)

@@ -16,6 +16,7 @@ from santagen.checkpoint.source import (
     bundled_model,
     model_fingerprint,
     resolve_model,
+    without_token,
     resolve_tokenizer,
 )
 from santagen.errors import SantagenError
@@ -156,6 +157,21 @@ def test_each_answer_of_the_hub_has_its_sentence(
     assert "hf_secret" not in caught.value.message
     shown = "".join(traceback.format_exception(caught.value))
     assert "hf_secret" not in shown.replace('token="hf_secret"', "")
+
+
+def test_a_token_of_the_environment_is_not_shown_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", Answers("HfHubHTTPError"))
+    with pytest.raises(SantagenError, match="could not be fetched") as caught:
+        resolve_model("some/model")
+    assert "hf_secret" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_half_a_token_is_not_shown() -> None:
+    error = OSError("x" * 196 + "hf_secret")
+    assert "hf_" not in without_token(error, "hf_secret")[0]
 
 
 def test_bin_files_are_fetched_only_where_there_are_no_safetensors(
