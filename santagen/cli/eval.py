@@ -7,6 +7,7 @@ What it refuses is `eval_checks`', the run itself `eval_run`'s.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from santagen.cli.console import Console
@@ -20,11 +21,14 @@ from santagen.cli.interrupt import Interrupts
 from santagen.cli.settings import Resolved
 from santagen.evaluation.compare import compare
 from santagen.evaluation.result import read_result
+from santagen.parallel.world import World
 
 
 def run(settings: Resolved[EvalOptions]) -> int:
     """The command; returns the exit code."""
     options = settings.options
+    if World.from_environment(os.environ).rank:
+        return 0  # rank 0 speaks; an error here could end it before it has said why
     if options.show_config:
         print(show_config(settings, "eval"))
         return 0

@@ -16,8 +16,8 @@ from santagen.checkpoint.source import (
     bundled_model,
     model_fingerprint,
     resolve_model,
-    without_token,
     resolve_tokenizer,
+    without_token,
 )
 from santagen.errors import SantagenError
 from tests.fixture_writer import Spec, write_checkpoint

@@ -217,6 +217,11 @@ def test_several_processes_are_refused_with_a_remedy(monkeypatch: Any, cli: Any)
     ran = cli("mini", ALLOW)
     assert ran.code == 2 and "eval runs in one process, and torchrun started 2." in ran.err
     assert "--prompts-out FILE" in ran.err
+    # torchrun ends the others as soon as one fails: only rank 0 does, once it has said why.
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    ran = cli("mini", ALLOW)
+    assert (ran.code, ran.err) == (0, "")
 
 
 def test_prompts_for_generate_give_the_same_samples(cli: Any, tmp_path: Path) -> None:
