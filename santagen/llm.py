@@ -19,9 +19,9 @@ import torch
 
 from santagen.checkpoint.gptq_choice import Machine, choose
 from santagen.checkpoint.random_weights import RandomModel, RandomWeights
-from santagen.checkpoint.source import ModelSource, resolve_model, resolve_tokenizer
+from santagen.checkpoint.source import ModelSource, resolve_model
 from santagen.checkpoint.weights import Weights, open_weights
-from santagen.config import EngineConfig, ModelConfig
+from santagen.config import EngineConfig
 from santagen.distributed import TensorParallel
 from santagen.engine.block_manager import BlockManager
 from santagen.engine.llm_engine import LLMEngine
@@ -29,19 +29,17 @@ from santagen.engine.memory import DEFAULT_ROWS, CachePlan, available_ram, plan_
 from santagen.engine.model_runner import ModelRunner
 from santagen.engine.output_processor import OutputProcessor
 from santagen.engine.rehearsal import rehearse
+from santagen.engine.resolve import choose_device, choose_dtype, load_tokenizer, model_config
 from santagen.engine.rows import RowTable
 from santagen.engine.sampler import Sampler
 from santagen.engine.scheduler import Scheduler, SchedulerLimits
 from santagen.errors import SantagenError
 from santagen.io.requests import RequestBuilder
-from santagen.io.tokenizer import Tokenizer, has_tokenizer
 from santagen.model.attention import AttentionBackend, select_attention
 from santagen.model.fp8 import quantize_model
 from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
 from santagen.model.layers import make_invariant
 from santagen.request import PromptRow, Request, RowFailure, SampleOutput, SamplingParams
-
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
 class LLM:
@@ -285,26 +283,6 @@ class LLM:
         return self.engine.run(requests)
 
 
-def model_config(source: ModelSource) -> ModelConfig:
-    """The shape of a model: a random one brings its own, any other has a config.json."""
-    if isinstance(source, RandomModel):
-        return source.config
-    return ModelConfig.from_directory(source.path)
-
-
-def load_tokenizer(
-    settings: EngineConfig, source: ModelSource, config: ModelConfig
-) -> Tokenizer | None:
-    """The tokenizer of --tokenizer, else the model's own; None where the model has no tokenizer
-    files."""
-    path = source.path
-    if settings.tokenizer is not None:
-        path = resolve_tokenizer(settings.tokenizer, token=settings.hf_token).path
-    elif isinstance(source, RandomModel) or not has_tokenizer(path):
-        return None
-    return Tokenizer.from_directory(path, config)
-
-
 def _prompt_row(number: int, prompt: str | Sequence[int] | tuple[str, str]) -> PromptRow:
     place: dict[str, Any] = {"row_id": number, "number": number, "line": 0, "source": "prompts"}
     if isinstance(prompt, str):
@@ -312,37 +290,3 @@ def _prompt_row(number: int, prompt: str | Sequence[int] | tuple[str, str]) -> P
     if len(prompt) == 2 and all(isinstance(part, str) for part in prompt):
         return PromptRow(**place, prefix=str(prompt[0]), suffix=str(prompt[1]))
     return PromptRow(**place, prompt_token_ids=tuple(int(i) for i in prompt))
-
-
-def choose_device(name: str) -> torch.device:
-    """The device that --device names; auto is CUDA where torch sees it."""
-    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if name not in ("auto", "cuda"):
-        raise SantagenError(f"--device {name} is not known.", "Choose auto, cuda or cpu.")
-    if not torch.cuda.is_available():
-        raise SantagenError(
-            "--device cuda was asked for, but torch sees no CUDA device.",
-            "Check the driver and that torch is a CUDA build, or use --device cpu.",
-        )
-    return torch.device("cuda", torch.cuda.current_device())
-
-
-def choose_dtype(choice: str, config: ModelConfig, device: torch.device) -> tuple[torch.dtype, str]:
-    """(dtype, note): auto is float32 on the CPU and the checkpoint's own on CUDA, float16 read as
-    bfloat16."""
-    if choice != "auto":
-        if choice not in DTYPES:
-            raise SantagenError(
-                f"--dtype {choice} is not known.", f"Choose auto or one of {', '.join(DTYPES)}."
-            )
-        return DTYPES[choice], ""
-    if device.type == "cpu":
-        return torch.float32, ""
-    own = DTYPES.get(str(config.torch_dtype).removeprefix("torch."), torch.bfloat16)
-    if own == torch.float16 and torch.cuda.is_bf16_supported():
-        return torch.bfloat16, "float16 weights run as bfloat16: this family overflows in float16"
-    return own, ""
-
-
-__all__ = ["LLM", "EngineConfig", "load_tokenizer"]

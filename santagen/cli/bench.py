@@ -104,7 +104,7 @@ class Job:
     def _plan(self, source: ModelSource) -> tuple[ModelCard, Any, Any, list[Case]]:
         """The card, shown; the torch device and dtype; what is to be measured."""
         from santagen.bench.probes import usable_memory
-        from santagen.llm import choose_device, choose_dtype, model_config
+        from santagen.engine.resolve import choose_device, choose_dtype, model_config
 
         options, config = self.options, model_config(source)
         device = choose_device(options.device)

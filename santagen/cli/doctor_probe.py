@@ -107,7 +107,7 @@ def _gpu(number: int) -> dict[str, Any]:
 
 def _engine(directory: str | None, found: dict[str, Any]) -> None:
     """Fills in "engine" and "attention": what a run with the default options would use."""
-    from santagen.llm import choose_device, choose_dtype
+    from santagen.engine.resolve import choose_device, choose_dtype
 
     config = _shape(directory)
     device = choose_device("auto")

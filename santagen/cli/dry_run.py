@@ -19,7 +19,7 @@ def dry_run(options: GenerateOptions, inputs: Inputs, console: Console) -> int:
     """Report on the input and the model; exit code 1 where rows would fail."""
     from santagen.checkpoint.gptq_choice import check_choice, describe
     from santagen.checkpoint.inspection import inspect_checkpoint
-    from santagen.llm import load_tokenizer
+    from santagen.engine.resolve import load_tokenizer
 
     source = inputs.source
     config = ModelConfig.from_directory(source.path)

@@ -45,7 +45,7 @@ def numerics(options: Any, source: ModelSource) -> dict[str, str | None]:
     """What else decides the bytes, as it will be in force: "device", "dtype", "tokenizer"."""
     from santagen.checkpoint.source import resolve_tokenizer, tokenizer_fingerprint
     from santagen.config import ModelConfig
-    from santagen.llm import choose_device, choose_dtype
+    from santagen.engine.resolve import choose_device, choose_dtype
 
     device = choose_device(options.device)
     dtype, _ = choose_dtype(options.dtype, ModelConfig.from_directory(source.path), device)

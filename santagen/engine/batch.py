@@ -44,6 +44,20 @@ class Features:
     penalty: bool = False
     logprobs: int | None = None  # the largest N asked for
 
+    @classmethod
+    def of(cls, sequences: list[Sequence]) -> Features:
+        """What some of the sequences asks for."""
+        features = cls()
+        for params in {id(s.request.params): s.request.params for s in sequences}.values():
+            features.random |= params.temperature > 0
+            features.top_k |= params.top_k > 0
+            features.top_p |= params.top_p < 1
+            features.min_p |= params.min_p > 0
+            features.penalty |= params.repetition_penalty != 1
+            if params.logprobs is not None:
+                features.logprobs = max(features.logprobs or 0, params.logprobs)
+        return features
+
 
 @dataclass(slots=True)
 class Step:

@@ -141,7 +141,7 @@ class LLMEngine:
                         self._collect(pending.popleft())
                     self._shrink(step, error)
                     continue
-                room = self.window - self.scheduler.waiting_samples - feed.samples
+                room = self.window - self.scheduler.waiting.samples - feed.samples
                 if room > 0:
                     yield from feed.draw(min(room, DRAWN_A_LAUNCH))
                 while len(pending) > self.run_ahead:
@@ -209,4 +209,4 @@ class LLMEngine:
         stats.generated_tokens = self.processor.tokens
         stats.prefills, stats.decodes = counts.prefills, counts.decodes
         stats.cached_tokens, stats.preemptions = counts.cached_tokens, counts.preemptions
-        stats.running, stats.waiting = self.scheduler.running, self.scheduler.waiting_samples
+        stats.running, stats.waiting = self.scheduler.running, self.scheduler.waiting.samples

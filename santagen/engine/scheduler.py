@@ -12,7 +12,6 @@ positions, blocks) it counts itself.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from santagen.engine.batch import Features, PrefillItem, Step
 from santagen.engine.block_manager import BlockManager
 from santagen.engine.sequence import PromptGroup, Sequence
+from santagen.engine.waiting_queue import WaitingQueue
 
 SPARSE = 1.15  # numbers to a live block above which the blocks are brought together
 MAX_PREFILL_SAMPLES = 512  # bounds the logits of one prefill: [samples, vocabulary] float32
@@ -53,10 +53,7 @@ class Scheduler:
         self.limits, self.blocks = limits, blocks
         self.counts = SchedulerCounts()
         self.rows: list[Sequence] = []
-        self.waiting: deque[PromptGroup] = deque()
-        self.waiting_samples = 0
-        self.waiting_tokens = 0  # of the prompts that wait
-        self._groups: dict[tuple[int, ...], PromptGroup] = {}
+        self.waiting = WaitingQueue()
         self._position = np.zeros(limits.max_num_seqs, np.int64)  # where the next fed token stands
         self._left = np.zeros(limits.max_num_seqs, np.int64)  # tokens still to be launched
         self._gone: list[Sequence] = []  # rows to be vacated at the next launch
@@ -72,24 +69,17 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sample behind the others; samples of identical prompts wait together."""
-        tokens = sequence.request.prompt_token_ids
-        group = self._groups.get(tokens)
-        if group is None:
-            group = self._groups[tokens] = PromptGroup(tokens, deque())
-            self.waiting.append(group)
-            self.waiting_tokens += len(tokens)
-        group.waiting.append(sequence)
-        self.waiting_samples += 1
+        self.waiting.add(sequence)
 
     def short(self, most: int) -> bool:
         """The next launch could use more than waits; never with `most` samples waiting."""
         free = self.limits.max_num_seqs - self.running
-        if self.waiting_samples >= most:
+        if self.waiting.samples >= most:
             return False
         if not self._room_for_many(free):
-            return self.waiting_samples <= free  # as many as all the rest would be prefilled
-        packed = self.waiting_tokens >= self.limits.max_num_batched_tokens
-        return self.waiting_samples < free and not packed
+            return self.waiting.samples <= free  # as many as all the rest would be prefilled
+        packed = self.waiting.tokens >= self.limits.max_num_batched_tokens
+        return self.waiting.samples < free and not packed
 
     @property
     def idle(self) -> bool:
@@ -168,7 +158,7 @@ class Scheduler:
         items: list[PrefillItem] = []
         budget, samples = self.limits.max_num_batched_tokens, MAX_PREFILL_SAMPLES
         while self.waiting and free > 0 and samples > 0:
-            group = self.waiting[0]
+            group = self.waiting.first
             item = self._admit(group, min(free, samples), budget, first=not items)
             if item is None:
                 break
@@ -178,17 +168,14 @@ class Scheduler:
             samples -= len(item.samples)
             if group.waiting:
                 break  # rows, samples or blocks ran out inside the group
-            self.waiting.popleft()
-            self.waiting_tokens -= len(group.tokens)
-            if self._groups.get(group.tokens) is group:
-                del self._groups[group.tokens]
+            self.waiting.drop_first()
         self._filling = bool(items)
         return self._prefill_step(items) if items else None
 
     def _worth_filling(self, free: int) -> bool:
         """Every prefill interrupts decoding: wait for an eighth of the rows, unless little is
         running or all that waits fits; once begun, fill every row."""
-        return self._room_for_many(free) or self.waiting_samples <= free
+        return self._room_for_many(free) or self.waiting.samples <= free
 
     def _room_for_many(self, free: int) -> bool:
         useful = max(1, self.limits.max_num_seqs // 8)
@@ -207,7 +194,7 @@ class Scheduler:
             len(self.rows),
             sequences,
             last,
-            _features(sequences),
+            Features.of(sequences),
             max(len(item.tokens) for item in items),
             prefill=items,
         )
@@ -257,8 +244,7 @@ class Scheduler:
     def _seat(self, group: PromptGroup, item: PrefillItem, whole: int, take: bool) -> None:
         """Move one sample of the group into a row, with a block table of its own (`take`: the
         prompt's)."""
-        sequence = group.waiting.popleft()
-        self.waiting_samples -= 1
+        sequence = self.waiting.take(group)
         blocks = group.blocks
         assert blocks is not None
         if take or not group.waiting:
@@ -313,7 +299,7 @@ class Scheduler:
         last = self._left[:size] == 0
         sequences = list(self.rows)
         if self._features is None:
-            self._features = _features(sequences)
+            self._features = Features.of(sequences)
         for sequence in sequences:
             sequence.launched += 1
         step = Step(
@@ -379,9 +365,7 @@ class Scheduler:
     def _wait_again(self, sequence: Sequence) -> None:
         """Queue a sample in front, to be recomputed with what the host has read of it."""
         sequence.launched = len(sequence.output)
-        self.waiting.appendleft(PromptGroup(sequence.tokens, deque([sequence])))
-        self.waiting_tokens += len(sequence.tokens)
-        self.waiting_samples += 1
+        self.waiting.put_back(sequence)
         self.counts.preemptions += 1
 
     def take_back(self, step: Step) -> None:
@@ -409,10 +393,8 @@ class Scheduler:
         with the next launch."""
         self.rows.clear()
         self.waiting.clear()
-        self._groups.clear()
         self._gone.clear()
         self._moves.clear()
-        self.waiting_samples = self.waiting_tokens = 0
         self._features, self._filling, self.needs_drain = None, False, False
         self.blocks.reset()
 
@@ -421,18 +403,4 @@ class Scheduler:
         held = [group.blocks for group in self.waiting if group.blocks is not None]
         self.blocks.check_integrity([*(s.blocks for s in self.rows if s.blocks), *held])
         assert [s.row for s in self.rows] == list(range(len(self.rows)))
-        assert self.waiting_samples == sum(len(group.waiting) for group in self.waiting)
-        assert self.waiting_tokens == sum(len(group.tokens) for group in self.waiting)
-
-
-def _features(sequences: list[Sequence]) -> Features:
-    features = Features()
-    for params in {id(s.request.params): s.request.params for s in sequences}.values():
-        features.random |= params.temperature > 0
-        features.top_k |= params.top_k > 0
-        features.top_p |= params.top_p < 1
-        features.min_p |= params.min_p > 0
-        features.penalty |= params.repetition_penalty != 1
-        if params.logprobs is not None:
-            features.logprobs = max(features.logprobs or 0, params.logprobs)
-    return features
+        self.waiting.check_integrity()

@@ -231,7 +231,7 @@ def test_all_rows_are_filled_before_decoding_goes_on() -> None:
     steps = [scheduler.schedule() for _ in range(7)]
     assert [step.is_prefill for step in steps if step is not None] == [True] * 6 + [False]
     assert steps[5] is not None and steps[5].size == 16
-    assert scheduler.waiting_samples == 4
+    assert scheduler.waiting.samples == 4
 
 
 def test_live_blocks_stay_together_where_asked_for() -> None:
