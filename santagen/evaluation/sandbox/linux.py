@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import platform
+import re
 import resource
 import struct
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from pathlib import Path
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+MOST_PIDS = 4096
 ALL_NAMESPACES = (
     CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
 )
@@ -92,6 +94,15 @@ def enter_namespaces() -> None:
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+
+
+def bound_pids() -> None:
+    """At most MOST_PIDS processes in this process's own pid namespace, where the kernel counts them
+    by namespace; before 6.14 the number would be the whole machine's, and is left alone."""
+    release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+    if release >= (6, 14):
+        with contextlib.suppress(OSError):  # a /proc that may not be written
+            Path("/proc/sys/kernel/pid_max").write_text(str(MOST_PIDS))
 
 
 def mount_tmpfs(target: str, megabytes: int, inodes: int = 4096) -> None:

@@ -91,6 +91,7 @@ class Zygote:
         """Confine this process as far as its children must share it; returns what is in force."""
         conf = self.confinement
         if conf.tier == "namespaces":
+            linux.bound_pids()
             linux.make_mounts_private()
             for path in conf.hidden:
                 linux.mount_tmpfs(path, 1, 16)
