@@ -59,7 +59,9 @@ def symmetric_sum(device: torch.device, same_host: bool) -> SymmetricSum | None:
     if same_host and device.type == "cuda" and _peers_reach_each_other():
         try:
             found = SymmetricSum(device)
-            right = all(_is_right(found, device, count) for count in (8, 1 << 20, 1 << 22))
+            # Every rank makes every sum, also after a wrong one: the others wait for it.
+            found_right = [_is_right(found, device, count) for count in (8, 1 << 20, 1 << 22)]
+            right = all(found_right)
         except (RuntimeError, ImportError, AttributeError):
             right = False  # this torch or this host has none: NCCL serves
         if not right:
