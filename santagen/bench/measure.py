@@ -25,6 +25,7 @@ import torch
 from santagen.bench.cases import Case, Prompts, Repeat, Result, Timed
 from santagen.bench.probes import PeakMemory, synchronize
 from santagen.errors import SantagenError
+from santagen.kernels.packed_linear import storage_key
 from santagen.llm import LLM
 from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
 from santagen.request import Request, SamplingParams
@@ -34,15 +35,11 @@ MAX_DISTURBED = 5  # repeats of a case in which the short run took longer: measu
 
 def bytes_read(model: FlashSantacoderForCausalLM) -> int:
     """Weight bytes that a decode step must read: all but tables of which it looks up rows."""
-
-    def place(tensor: torch.Tensor) -> int:
-        return id(tensor) if tensor.is_mkldnn else tensor.data_ptr()
-
-    tensors = {place(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    tensors = {storage_key(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     decoder, head = model.transformer, model.lm_head.linear.weight
-    looked_up = {place(decoder.wpe.weight), place(decoder.wte.weight)}
-    looked_up.discard(place(head))
-    return sum(tensor.nbytes for place, tensor in tensors.items() if place not in looked_up)
+    looked_up = {storage_key(decoder.wpe.weight), storage_key(decoder.wte.weight)}
+    looked_up.discard(storage_key(head))
+    return sum(tensor.nbytes for key, tensor in tensors.items() if key not in looked_up)
 
 
 class Bench:

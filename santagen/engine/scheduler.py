@@ -376,10 +376,7 @@ class Scheduler:
             self.blocks.release(sequence.blocks)
             sequence.blocks, sequence.row = [], -1
             self._wait_again(sequence)
-        self.rows.clear()
-        self._gone.clear()
-        self._moves.clear()
-        self._features, self._filling = None, False
+        self._empty_rows()
         self._drop_held_blocks()
         self.blocks.clear()  # prefixes of this launch were offered, and never computed
         self.limits = SchedulerLimits(
@@ -391,12 +388,16 @@ class Scheduler:
     def forget(self) -> None:
         """Drop every sequence and every block. Rows that the device takes for live are vacated
         with the next launch."""
-        self.rows.clear()
+        self._empty_rows()
         self.waiting.clear()
+        self.needs_drain = False
+        self.blocks.reset()
+
+    def _empty_rows(self) -> None:
+        self.rows.clear()
         self._gone.clear()
         self._moves.clear()
-        self._features, self._filling, self.needs_drain = None, False, False
-        self.blocks.reset()
+        self._features, self._filling = None, False
 
     def check_integrity(self) -> None:
         """For tests: blocks are counted right and rows are numbered right."""

@@ -37,13 +37,18 @@ def pack_weight(weight: Tensor) -> Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 64)
 
 
+def storage_key(tensor: Tensor) -> int:
+    """The same for tensors that share their storage; a packed one has none, and is by itself."""
+    return id(tensor) if tensor.is_mkldnn else tensor.data_ptr()
+
+
 def packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, act: str | None) -> Tensor:
     """act(x W^T + b) [M, N]; x [M, K] float32, weight by `pack_weight`, bias [N]; act a name of
     activation_function or None."""
     name, algorithm = _ACTIVATIONS[act]
     rows = x.shape[0]
-    if rows < 2:
-        x = x.expand(2, -1).contiguous() if rows else x
+    if rows == 1:
+        x = x.expand(2, -1).contiguous()
     y = torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], algorithm)
     return y[:rows]
 

@@ -22,6 +22,7 @@ from santagen.cli.bench_options import BenchOptions
 from santagen.cli.options import GenerateOptions
 from santagen.cli.settings import settings_of
 from santagen.config import EngineConfig, ModelConfig
+from santagen.kernels.packed_linear import storage_key
 from santagen.llm import LLM
 from santagen.request import SamplingParams
 from tests.cli.helpers import Cli, Ran
@@ -395,7 +396,7 @@ def test_the_card_counts_what_is_loaded() -> None:
         config = ModelConfig.from_dict(raw)
         llm = LLM(RandomModel(Path(), "tiny", config=config), device="cpu", max_num_seqs=2)
         parts = llm.engine.runner.model.parameters()
-        loaded = {id(p) if p.is_mkldnn else p.data_ptr(): p.numel() for p in parts}
+        loaded = {storage_key(p): p.numel() for p in parts}
         assert sum(loaded.values()) == model_card(config, "tiny", "float32", 4).parameters
 
 
