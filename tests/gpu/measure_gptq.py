@@ -28,7 +28,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
-import santagen.llm
 from santagen.bench.cases import Case
 from santagen.bench.measure import Bench
 from santagen.checkpoint.gptq_settings import GPTQSettings
@@ -40,7 +39,7 @@ from santagen.llm import LLM
 from santagen.model.attention import select_attention
 from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
 from santagen.model.quantized import pack
-from tests.gpu.random_gptq import RandomGPTQWeights, random_layer, settings
+from tests.gpu.random_gptq import RandomGPTQWeights, quantised, random_layer, settings
 
 CUDA = torch.device("cuda")
 PRODUCTS = {  # outputs, inputs
@@ -194,10 +193,11 @@ def engine(
     for form in forms:
         quantization, act_order = FORMS[form]
         release()
-        weights = RandomGPTQWeights.of(settings(bits, group, act_order))
-        santagen.llm.RandomWeights = weights  # type: ignore[misc]
         start = time.perf_counter()
-        llm = LLM(source, max_num_seqs=max(batches), max_model_len=512, quantization=quantization)
+        with quantised(settings(bits, group, act_order)):
+            llm = LLM(
+                source, max_num_seqs=max(batches), max_model_len=512, quantization=quantization
+            )
         print(f"{form}: ready after {time.perf_counter() - start:.1f} s", flush=True)
         print("\n".join(f"    {line}" for line in llm.describe()), flush=True)
         for batch, step in steps(llm, batches, new):

@@ -1,13 +1,21 @@
-"""GPTQ layers and whole models of any shape with random integers, drawn on the device."""
+"""GPTQ layers and whole models of any shape with random integers, drawn on the device.
+
+A layer depends on its name and shape alone, so that every rank of every world size sees slices of
+one model, with the groups of the whole layer, as `Weights.get_gptq` gives them from files.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import santagen.llm
 from santagen.checkpoint.gptq import GPTQLinear
 from santagen.checkpoint.gptq_settings import GPTQSettings
 from santagen.checkpoint.random_weights import STD, RandomWeights
@@ -54,16 +62,31 @@ class RandomGPTQWeights(RandomWeights):
     def get_gptq(
         self, prefix: str, *, out: Ranges | None = None, inp: Range | None = None
     ) -> list[GPTQLinear]:
-        assert inp is None or inp == (0, self._shape(prefix)[1]), "one rank only"
         seed = int.from_bytes(hashlib.blake2b(prefix.encode(), digest_size=7).digest(), "little")
         layer = random_layer(*self._shape(prefix), self.form, self.device, seed)
-        if out is None:
-            return [layer]
-        rows = torch.cat([torch.arange(*pair, device=self.device) for pair in out])
-        return [layer.columns(rows)]
+        if inp is not None:
+            rows, first = slice(*inp), inp[0]
+            layer = replace(
+                layer, codes=layer.codes[rows], g_idx=layer.g_idx[rows], first_input=first
+            )
+        if out is not None:
+            order = torch.cat([torch.arange(*pair, device=self.device) for pair in out])
+            layer = layer.columns(order)
+        return [layer]
 
     def get_linear(
         self, prefix: str, *, out: Ranges | None = None, inp: Range | None = None
     ) -> tuple[Tensor, Tensor]:
         (layer,) = self.get_gptq(prefix, out=out, inp=inp)
         return layer.dequantize(self.dtype), self.get_bias(prefix, out)
+
+
+@contextmanager
+def quantised(form: GPTQSettings) -> Iterator[None]:
+    """Within it the random models that an LLM loads are quantised."""
+    floats = santagen.llm.RandomWeights
+    santagen.llm.RandomWeights = RandomGPTQWeights.of(form)  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        santagen.llm.RandomWeights = floats  # type: ignore[misc]
