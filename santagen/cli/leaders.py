@@ -44,6 +44,7 @@ class Result:
     """What a group tells rank 0 when its part is whole."""
 
     stats: dict[str, Any]  # EngineStats
+    seconds: float  # from the first row drawn to the last sample written; idle after that
     samples: int
     failures: list[RowFailure]
     remarks: Counter[str]
@@ -97,10 +98,12 @@ class OtherLeader(Leader):
             cluster.barrier("parts", self.world.data_parallel)
             cluster.receive("go")
             cluster.watch.on_beat = self._send_tally
+            started = time.monotonic()
             self._write_results(llm, writer)
+            seconds = time.monotonic() - started
             writer.end()
         stats = dataclasses.asdict(self.stats)
-        result = Result(stats, writer.samples, writer.failures, self.remarks)
+        result = Result(stats, seconds, writer.samples, writer.failures, self.remarks)
         cluster.publish(f"result/{group}", result)
         return 0  # as far as this group knows
 
@@ -186,6 +189,7 @@ class RankZero(Leader):
             cluster.watch.on_beat = self._add_up
         with Progress(self.shown, self._generated_everywhere, self._show_progress()):
             self._write_results(llm, writer)
+            own = time.monotonic() - started
             others: list[Result] = [cluster.receive(f"result/{k}") for k in range(1, groups)]
         seconds = time.monotonic() - started
         cluster.watch.on_beat = lambda: None
@@ -197,8 +201,11 @@ class RankZero(Leader):
             self.remarks.update(other.remarks)
             for failure in other.failures:
                 self._fail(writer, failure)
-        by_group = [self.stats.samples, *(other.samples for other in others)]
-        return with_rate(total, seconds) | {"samples_by_group": by_group}
+        by_group = {
+            "samples_by_group": [self.stats.samples, *(other.samples for other in others)],
+            "seconds_by_group": [own, *(other.seconds for other in others)],
+        }
+        return with_rate(total, seconds) | by_group
 
     def _begin(self, writer: OutputWriter) -> None:
         """Take over the output, let the other leaders make their parts, and see that they did."""

@@ -3,6 +3,10 @@
 Written before the first sample and again at the end, each time whole and atomically. `identity` is
 the part that decides the bytes of the output: a resume with another identity is refused, naming
 what differs. Never holds a secret.
+
+`run` holds what the last run made and how long it took. Where several groups shared the rows,
+`samples_by_group` and `seconds_by_group` list what each wrote and how long it was busy: the rest of
+`generation_seconds` it waited for the others. The merge of their parts comes after.
 """
 
 from __future__ import annotations

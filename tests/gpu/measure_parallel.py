@@ -1,14 +1,19 @@
 """Times several GPUs of one host against one, and checks that they compute the same.
 
     torchrun --standalone --nproc-per-node 2 -m tests.gpu.measure_parallel [--json FILE]
-        [--parts sums equal shards groups] [--shape starcoder] [--requests 8192]
+        [--parts sums equal shards groups tensor] [--shape starcoder] [--requests 8192]
+        [--forms float gptq] [--batches 1 64 1024] [--device cuda]
 
     sums     one all-reduce of a decode step's hidden states: NCCL, and torch's symmetric memory
     equal    shards against one GPU: float32 logits and tokens, graphs against eager launches
     shards   a decode step of the 15B shape in bf16 on one GPU and on all, beside the bound
     groups   8,192 requests of 256 + 256 on the 1.1B shape: one GPU, then all from one queue
+    tensor   that decode step on all GPUs alone, also with packed GPTQ weights (4 bits, groups of
+             128), and greedy rows; tests.gpu.measure_scaling compares several numbers of them
 
-Weights are random and drawn on the device. Rank 0 prints. NVLink multicast stays off.
+Weights are random and drawn on the device. Rank 0 prints. NVLink multicast stays off. `sums` and
+`tensor` also run with `--device cpu`, in float32 and with a small --shape, to try them out; `sums`
+then lets gloo add, and the bound is made of what this processor reaches in place of an H200.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +33,7 @@ import numpy as np
 import torch
 from torch import distributed as dist
 
+from santagen.bench.probes import measure_rates, synchronize
 from santagen.checkpoint.random_weights import random_model
 from santagen.config import ModelConfig
 from santagen.distributed import TensorParallel
@@ -34,42 +41,52 @@ from santagen.llm import LLM
 from santagen.parallel.cluster import Cluster
 from santagen.parallel.row_queue import chunk_rows, draw_rows
 from santagen.parallel.world import World
-from santagen.request import SampleOutput, SamplingParams
+from santagen.request import SampleOutput
+from tests.gpu.decode_steps import PROMPT, STEPS, Trace, compare, greedy_rows, step_seconds
 from tests.gpu.measure import requests, run
+from tests.gpu.random_gptq import quantised, settings
+from tests.gpu.step_bound import H200, Storage, step_bound
 
 BATCHES = (1, 64, 1024)
-PROMPT, STEPS = 128, 64
-READ_BYTES, FLOPS = 4.2e12, 785e12  # of an H200, a second: what the bound is made of
+FORMS = ("float", "gptq")
+GPTQ_BITS, GPTQ_GROUP = 4, 128
+SUM_ROWS = (1, 8, 64, 256, 1024)
 SUMS_IN_GRAPH = 50
 SMALL = "santacoder"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = ["sums", "equal", "shards", "groups"]
-    parser.add_argument("--parts", nargs="+", default=parts, choices=parts)
-    parser.add_argument("--shape", default="starcoder", help="of `shards`")
+    parts = ["sums", "equal", "shards", "groups", "tensor"]
+    parser.add_argument("--parts", nargs="+", default=parts[:-1], choices=parts)
+    parser.add_argument("--shape", default="starcoder", help="of all but `equal` and `groups`")
+    parser.add_argument("--forms", nargs="+", default=FORMS, choices=FORMS, help="of `tensor`")
+    parser.add_argument("--batches", nargs="+", type=int, default=BATCHES, help="of `tensor`")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--requests", type=int, default=8192)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
     found = World.from_environment(os.environ)
     world = dataclasses.replace(found, tensor_parallel=found.size)
-    device = torch.device("cuda", world.local_rank)
-    torch.cuda.set_device(device)
+    device = torch.device("cpu")
+    if arguments.device == "cuda":
+        device = torch.device("cuda", world.local_rank)
+        torch.cuda.set_device(device)
     cluster = Cluster.join(world, os.environ)
     cluster.meet()
     start = time.perf_counter()
     cluster.connect(device)
-    bench = Bench(cluster, device)
-    bench.say(f"{world.size} GPUs, torch {torch.__version__}, NCCL {torch.cuda.nccl.version()}")
+    bench = Bench(cluster, device, arguments.shape)
+    nccl = f", NCCL {torch.cuda.nccl.version()}" if device.type == "cuda" else ""
+    bench.say(f"{world.size} ranks on {device.type}, torch {torch.__version__}{nccl}")
     bench.say(f"connected and tried out in {time.perf_counter() - start:.1f} s")
     for part in arguments.parts:
         bench.say(f"\n== {part}")
-        if part == "shards":
-            bench.shards(arguments.shape)
-        elif part == "groups":
+        if part == "groups":
             bench.groups(arguments.requests)
+        elif part == "tensor":
+            bench.tensor(arguments.forms, arguments.batches)
         else:
             getattr(bench, part)()
         if arguments.json and world.rank == 0:
@@ -80,12 +97,16 @@ def main() -> None:
 class Bench:
     """One rank's part of the measurements; all ranks call the same methods in the same order."""
 
-    def __init__(self, cluster: Cluster, device: torch.device) -> None:
+    def __init__(self, cluster: Cluster, device: torch.device, shape: str) -> None:
         self.cluster, self.device = cluster, device
+        self.source = random_model(shape)
+        cuda = device.type == "cuda"
+        self.dtype = torch.bfloat16 if cuda else torch.float32
+        self.rates = H200 if cuda else measure_rates(device, self.dtype)
         self.rank, self.size = cluster.world.rank, cluster.world.size
         self.parallel = cluster.tensor_parallel
         self.results: dict[str, Any] = {}
-        self.sum_seconds: dict[int, float] = {}  # rows: seconds of one all-reduce
+        self.sum_seconds: dict[int, float] = {}  # rows: seconds of the fastest all-reduce
         self._meetings = 0
 
     def say(self, text: str) -> None:
@@ -94,27 +115,32 @@ class Bench:
 
     def meet(self) -> None:
         """All ranks get here before any goes on."""
-        torch.cuda.synchronize()
+        synchronize(self.device)
         self._meetings += 1
         self.cluster.barrier(f"bench{self._meetings}", self.size)
 
     # -- sums ----------------------------------------------------------------------------------
 
     def sums(self) -> None:
-        width = 6144
+        if self.size == 1:
+            self.say("one rank has nothing to add up")
+            return
+        width = self.source.config.n_embd
         self.say(f"{'rows':>6} {'KiB':>8} {'NCCL us':>9} {'one-shot us':>12} {'two-shot us':>12}")
-        for rows in (1, 8, 64, 256, 1024):
-            x = torch.ones(rows, width, dtype=torch.bfloat16, device=self.device)
+        for rows in SUM_ROWS:
+            x = torch.ones(rows, width, dtype=self.dtype, device=self.device)
             times = [self._per_call(lambda x=x: dist.all_reduce(x))]  # type: ignore[misc]
             times += [self._symmetric(op, rows, width) for op in ("one_shot", "two_shot")]
-            self.sum_seconds[rows] = times[0] or 0.0
+            self.sum_seconds[rows] = min(seconds for seconds in times if seconds)
             shown = [f"{t * 1e6:.1f}" if t else "-" for t in times]
-            kib = rows * width / 512
+            kib = x.nbytes / 1024
             self.say(f"{rows:6} {kib:8.0f} {shown[0]:>9} {shown[1]:>12} {shown[2]:>12}")
             self.results.setdefault("sums", {})[rows] = times
 
     def _symmetric(self, op: str, rows: int, width: int) -> float | None:
         """Seconds of a sum through symmetric memory, its copy included; None where it can't be."""
+        if self.device.type != "cuda":
+            return None
         try:
             from torch.distributed import _symmetric_memory as memory
 
@@ -139,9 +165,14 @@ class Bench:
             return None
 
     def _per_call(self, call: Callable[[], object]) -> float:
-        """Seconds of one call inside a replayed CUDA graph."""
+        """Seconds of one call; on a GPU inside a replayed CUDA graph."""
         call()
         self.meet()
+        if self.device.type != "cuda":
+            start = time.perf_counter()
+            for _ in range(SUMS_IN_GRAPH):
+                call()
+            return (time.perf_counter() - start) / SUMS_IN_GRAPH
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(SUMS_IN_GRAPH):
@@ -169,8 +200,7 @@ class Bench:
         error, parted = compare(graphs, eager)
         self._report("bf16 shards: graphs against eager", error, parted, error < 0.15)
         again = self._outputs(source, self.parallel, dtype="bfloat16")
-        same = [s.token_ids for s in again] == [s.token_ids for s in graphs]
-        self._report("bf16 shards: the same run again", 0.0, 0, same)
+        self._report("bf16 shards: the same run again", 0.0, 0, again == graphs)
         alone = self._outputs(source, TensorParallel(), dtype="bfloat16")
         error, parted = compare(alone, graphs)
         self._report("bf16 shards against one GPU", error, parted, error < 0.15)
@@ -179,29 +209,22 @@ class Bench:
         self.say(f"{'ok   ' if good else 'WRONG'} {what}: {error:.2e} nats, {parted} rows part")
         self.results.setdefault("equal", {})[what] = [error, parted, good]
 
-    def _outputs(
-        self, source: Any, parallel: TensorParallel, **settings: Any
-    ) -> list[SampleOutput]:
+    def _outputs(self, source: Any, parallel: TensorParallel, **settings: Any) -> list[Trace]:
         llm = LLM(source, parallel=parallel, max_num_seqs=64, **settings)
-        params = SamplingParams(max_tokens=24, ignore_eos=True, logprobs=2)
-        work = [
-            dataclasses.replace(request, params=params)
-            for request in requests(48, 200, 24, 0.0, llm.config.vocab_size, 1)
-        ]
-        found = [sample for sample in llm.run(work) if isinstance(sample, SampleOutput)]
+        rows = greedy_rows(llm, 48, 200, 24)
         del llm
         self._free()
-        return sorted(found, key=lambda sample: sample.request.number)
+        return rows
 
     def _free(self) -> None:
         gc.collect()
-        torch.cuda.empty_cache()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
         self.meet()
 
     # -- shards --------------------------------------------------------------------------------
 
-    def shards(self, shape: str) -> None:
-        source = random_model(shape)
+    def shards(self) -> None:
         times: dict[int, dict[int, float]] = {}
         for ranks in (1, self.size):
             if ranks == 1 and self.rank:
@@ -209,10 +232,8 @@ class Bench:
                 continue
             start = time.perf_counter()
             parallel = TensorParallel() if ranks == 1 else self.parallel
-            llm = LLM(source, parallel=parallel, max_num_seqs=max(BATCHES), max_model_len=512)
-            self.say(f"{ranks} GPUs: ready in {time.perf_counter() - start:.1f} s")
-            self.say("  " + "; ".join(llm.describe()))
-            run(llm, requests(8, 64, 8, 0.0, llm.config.vocab_size, 1, seed=99))
+            llm = LLM(self.source, parallel=parallel, max_num_seqs=max(BATCHES), max_model_len=512)
+            self._say_ready(llm, f"{ranks} GPUs", start)
             times[ranks] = {batch: step_seconds(llm, batch) for batch in BATCHES}
             config = llm.config
             del llm
@@ -231,17 +252,53 @@ class Bench:
             self.say(f"{batch:6} " + " ".join(f"{number:9.2f}" for number in row))
             self.results.setdefault("shards", {})[batch] = [one, least[0], many, least[1]]
 
-    def _bound(self, config: ModelConfig, batch: int, ranks: int) -> float:
-        """Seconds a step can't beat: weights or products of a shard, whole K/V, 2 L + 1 sums."""
-        embd, layers = config.n_embd, config.n_layer
-        layer = embd * (2 * embd + 2 * config.n_inner)
-        key_value = 2 * embd * config.head_dim  # on every rank
-        weights = (layers * layer + config.vocab_size * embd) / ranks + layers * key_value
-        context = PROMPT + STEPS / 2
-        cache = batch * context * config.kv_bytes_per_token(2)
-        sums = (2 * layers + 1) * self.sum_seconds.get(batch, 0.0) if ranks > 1 else 0.0
-        products = max(2 * weights / READ_BYTES, 2 * weights * batch / FLOPS)
-        return products + cache / READ_BYTES + sums
+    def _say_ready(self, llm: LLM, what: str, start: float) -> None:
+        self.say(f"{what}: ready in {time.perf_counter() - start:.1f} s")
+        self.say("  " + "; ".join(llm.describe()))
+        run(llm, requests(8, 64, 8, 0.0, llm.config.vocab_size, 1, seed=99))
+
+    def _bound(
+        self, config: ModelConfig, batch: int, ranks: int, storage: Storage | None = None
+    ) -> float:
+        """Seconds; of floats of this device's type unless stored in another way."""
+        bits = 8 * self.dtype.itemsize
+        return step_bound(
+            config, self.rates, storage or Storage(bits, bits), batch=batch, ranks=ranks,
+            context=PROMPT + STEPS / 2, sum_seconds=self.sum_seconds.get(batch, 0.0),
+        )  # fmt: skip
+
+    # -- tensor --------------------------------------------------------------------------------
+
+    def tensor(self, forms: list[str], batches: list[int]) -> None:
+        for form in forms:
+            start = time.perf_counter()
+            packed = form == "gptq"
+            model: AbstractContextManager[None] = (
+                quantised(settings(GPTQ_BITS, GPTQ_GROUP)) if packed else nullcontext()
+            )
+            with model:
+                llm = LLM(
+                    self.source, parallel=self.parallel, sharing=self.size,
+                    device=self.device.type, quantization="gptq" if packed else "none",
+                    max_num_seqs=max(batches), max_model_len=512,
+                )  # fmt: skip
+            self._say_ready(llm, f"{form} on {self.size}", start)
+            value_bits = 8 * self.dtype.itemsize
+            storage = Storage.gptq(GPTQ_BITS, GPTQ_GROUP, value_bits) if packed else None
+            steps = []
+            for batch in batches:
+                seconds = step_seconds(llm, batch)
+                bound = self._bound(llm.config, batch, self.size, storage)
+                steps.append({"batch": batch, "seconds": seconds, "bound": bound})
+                self.say(f"{batch:6} rows {seconds * 1e3:9.3f} ms, bound {bound * 1e3:9.3f} ms")
+            self.results.setdefault("tensor", {})[form] = {
+                "steps": steps,
+                "rows": greedy_rows(llm, 16, 128, 24),
+                "cached_tokens": llm.engine.stats.cached_tokens,
+                "about": llm.describe(),
+            }
+            del llm
+            self._free()
 
     # -- groups --------------------------------------------------------------------------------
 
@@ -281,35 +338,6 @@ class Bench:
         self.say(f"gain {one / many:.3f}")
         self.say("each: " + "; ".join(f"{n:,} tokens in {s:.2f} s" for n, s in shares))
         self.results["groups"] = {"one": one, "many": many, "shares": shares, "requests": count}
-
-
-def step_seconds(llm: LLM, batch: int) -> float:
-    """One decode step of `batch` rows: a long run less one that ends with its prefill."""
-    vocab = llm.config.vocab_size
-    best = []
-    for attempt in range(2):
-        seeds = (10 + 2 * attempt, 11 + 2 * attempt)  # other prompts, so that none is cached
-        long, _ = run(llm, requests(batch, PROMPT, 1 + STEPS, 0.0, vocab, 1, seed=seeds[0]))
-        short, _ = run(llm, requests(batch, PROMPT, 1, 0.0, vocab, 1, seed=seeds[1]))
-        best.append((long - short) / STEPS)
-    return min(best)
-
-
-def compare(one: list[SampleOutput], two: list[SampleOutput]) -> tuple[float, int]:
-    """(largest difference of log-probabilities up to where two rows part, rows that part).
-
-    Where they part, the two tokens must have been as near: half their gap counts too.
-    """
-    worst, parted = 0.0, 0
-    for a, b in zip(one, two, strict=True):
-        assert a.logprobs is not None and b.logprobs is not None
-        for x, y in zip(a.logprobs, b.logprobs, strict=True):
-            if x.token_id != y.token_id:
-                parted += 1
-                worst = max(worst, (x.logprob - dict(x.top).get(y.token_id, -99.0)) / 2)
-                break
-            worst = max(worst, abs(x.logprob - y.logprob))
-    return worst, parted
 
 
 if __name__ == "__main__":
