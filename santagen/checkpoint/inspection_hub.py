@@ -22,7 +22,7 @@ from santagen.checkpoint import source as hub
 from santagen.checkpoint.layout import GPTQ_SCALARS
 from santagen.checkpoint.safetensors_header import MAX_HEADER_BYTES, read_header
 from santagen.checkpoint.source import HUB_ID, ModelSource, resolve_model
-from santagen.errors import SantagenError
+from santagen.errors import SantagenError, without_token
 
 FIRST_BYTES = 100_000  # holds most headers whole
 INTEGER_PARTS = ("g_idx", "qzeros")
@@ -75,7 +75,7 @@ def headers_source(
         except SantagenError:
             raise
         except Exception as error:  # of any HTTP client, or a full disk: all end it alike
-            reason, cause = hub.without_token(error, token)
+            reason, cause = without_token(error, token)
             raise SantagenError(
                 f"The headers of {model} could not be fetched from the hub "
                 f"({type(error).__name__}: {reason}).",

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from santagen.errors import SantagenError
+from santagen.errors import SantagenError, without_token
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 SMALL_FILES = ["*.json", "tokenizer*", "vocab*", "merges.txt"]
@@ -129,18 +129,6 @@ def _download(
             "Check the name, the network and the disk space, or give a local folder.",
         ) from cause
     return ModelSource(folder, model, revision=folder.name)
-
-
-def without_token(error: Exception, token: str | None) -> tuple[str, Exception | None]:
-    """(what an error of the hub says, in one line; the error itself, or None where what lies
-    behind may repeat the token) for the given token, the environment's or an earlier login's."""
-    from huggingface_hub import get_token
-
-    secret = token or get_token()
-    reason = str(error).strip() or "no details"
-    if secret:
-        reason = reason.replace(secret, "***")
-    return reason.splitlines()[0][:200], None if secret else error
 
 
 def _fetch(model: str, weights: str, revision: str | None, token: str | None) -> Path:

@@ -51,6 +51,7 @@ def read_inputs(options: GenerateOptions, console: Console) -> Inputs:
             list(options.prompts),
             dataset=options.dataset,
             split=options.split,
+            token=options.hf_token,
             prompt_column=options.prompt_column,
             keep=options.keep,
             limit=options.limit,

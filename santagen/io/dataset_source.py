@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from santagen.errors import SantagenError
+from santagen.errors import SantagenError, without_token
 from santagen.io.rows import BODY_FIELDS, ID_FIELDS, PROMPT_FIELDS, SAMPLING_FIELDS
 from santagen.io.sources import Digest
 
@@ -23,15 +23,22 @@ _INTEGER = re.compile(r"-?(0|[1-9]\d*)")
 
 
 class DatasetSource:
-    """Rows of `name`'s split. `wanted` names columns to read besides (--prompt-column, --keep)."""
+    """Rows of `name`'s split. `wanted` names columns to read besides (--prompt-column, --keep);
+    `token` is for the hub alone, and kept nowhere."""
 
     whole_file = False
     is_list = False
 
-    def __init__(self, name: str, split: str | None = None, wanted: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        split: str | None = None,
+        wanted: Sequence[str] = (),
+        token: str | None = None,
+    ) -> None:
         self.name = name
         self._is_csv = name.lower().endswith(".csv") and Path(name).is_file()
-        table = _load(name, split)
+        table = _load(name, split, token)
         known = {*ID_FIELDS, *PROMPT_FIELDS, *SAMPLING_FIELDS, *BODY_FIELDS, *wanted}
         columns = [column for column in table.column_names if column in known]
         self._columns = list(table.column_names)
@@ -53,7 +60,7 @@ class DatasetSource:
             yield number, _from_csv(row) if self._is_csv else row
 
 
-def _load(name: str, split: str | None) -> Any:
+def _load(name: str, split: str | None, token: str | None) -> Any:
     try:
         import datasets
     except ImportError as error:
@@ -73,11 +80,11 @@ def _load(name: str, split: str | None) -> Any:
         if path.is_file():
             loaded = _load_file(datasets, path, split)
         else:
-            loaded = datasets.load_dataset(name, split=split)
+            loaded = datasets.load_dataset(name, split=split, token=token)
     except SantagenError:
         raise
     except Exception as error:  # datasets, pyarrow, pandas and the hub each raise their own
-        _refuse(name, split, error)
+        _refuse(name, split, error, token)
     if isinstance(loaded, dict):
         if len(loaded) != 1:
             raise SantagenError(
@@ -88,18 +95,14 @@ def _load(name: str, split: str | None) -> Any:
     return loaded.with_format(None)
 
 
-def _refuse(name: str, split: str | None, error: Exception) -> NoReturn:
-    from huggingface_hub import get_token
-
-    secret = get_token()
-    said = str(error).replace(secret, "***") if secret else str(error)
-    reason = said.strip().splitlines() or [type(error).__name__]
+def _refuse(name: str, split: str | None, error: Exception, token: str | None) -> NoReturn:
+    reason, cause = without_token(error, token)
     part = f" (split {split})" if split else ""
     raise SantagenError(
-        f"The dataset {name}{part} can't be loaded: {reason[0]}",
+        f"The dataset {name}{part} can't be loaded: {reason}",
         "Check its name and --split, that the hub can be reached (or the data set is cached), "
         "or give a local .parquet, .csv or .jsonl file.",
-    ) from (None if secret else error)  # what lies behind may repeat the token
+    ) from cause
 
 
 def _load_file(datasets: Any, path: Path, split: str | None) -> Any:

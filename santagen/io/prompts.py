@@ -31,6 +31,7 @@ def read_prompts(
     *,
     dataset: str | None = None,
     split: str | None = None,
+    token: str | None = None,
     prompt_column: str | None = None,
     keep: Sequence[str] = (),
     limit: int | None = None,
@@ -40,7 +41,8 @@ def read_prompts(
     """Open and validate the whole input; see PromptSet.
 
     `limit` takes the first rows and then `shard` (i, count) every count-th of them, both by row
-    number. `defaults` are the settings that rows override, to find rows that contradict them.
+    number. `token` is for a dataset of the hub. `defaults` are the settings that rows override, to
+    find rows that contradict them.
     Raises SantagenError for what concerns the input as a whole: a missing file, a cut gzip.
     """
     if limit is not None and limit < 0:
@@ -63,7 +65,7 @@ def read_prompts(
     if dataset is not None:
         from santagen.io.dataset_source import DatasetSource
 
-        sources.append(DatasetSource(dataset, split, wanted))
+        sources.append(DatasetSource(dataset, split, wanted, token))
     return PromptSet(sources, RowReader(keep, prompt_column, defaults), limit, shard)
 
 

@@ -17,9 +17,8 @@ from santagen.checkpoint.source import (
     model_fingerprint,
     resolve_model,
     resolve_tokenizer,
-    without_token,
 )
-from santagen.errors import SantagenError
+from santagen.errors import SantagenError, without_token
 from tests.fixture_writer import Spec, write_checkpoint
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -194,8 +194,9 @@ def test_a_token_in_an_error_while_headers_are_fetched_is_not_shown(
         assert secret[:8] not in ran.err and "authorization: Bearer ***" in ran.err
 
 
+@pytest.mark.parametrize("given", ["flag", "environment"])
 def test_a_token_in_an_error_of_a_data_set_is_not_shown(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     datasets = pytest.importorskip("datasets")
     secret = "an-internal-hub:" + "0123456789" * 3
@@ -205,9 +206,34 @@ def test_a_token_in_an_error_of_a_data_set_is_not_shown(
 
     monkeypatch.setattr(datasets, "load_dataset", fail)
     monkeypatch.setenv("SANTAGEN_DEBUG", "1")
-    monkeypatch.setenv("HF_TOKEN", secret)
-    ran = cli.generate("--dataset", "some/data", *FEW)
+    monkeypatch.setenv("HF_TOKEN", "" if given == "flag" else secret)
+    flags = ("--hf-token", secret) if given == "flag" else ()
+    ran = cli.generate("--dataset", "some/data", *flags, *FEW)
     assert ran.code == 2 and "Bearer *** is refused" in ran.err and secret[:8] not in ran.err
+
+
+def test_the_token_opens_a_data_set_and_is_written_nowhere(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows, secret = [{"prompt": "def f(x):"}, {"prompt": ""}], "of-my-own-0123456789"
+    asked: list[Any] = []
+
+    def load(name: str, **settings: Any) -> Any:
+        asked.append((name, settings["token"]))
+        return datasets.Dataset.from_list(rows)
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    output = tmp_path / "out.jsonl"
+    run = ("--dataset", "some/data", "-o", output, *FEW)
+    for flags in (("--hf-token", secret), ("--hf-token", secret, "--resume", "-v")):
+        ran = cli.generate(*run, *flags)
+        assert ran.code == 1 and secret not in ran.out + ran.err
+    assert cli.generate(*run, "--resume").code == 1
+    assert asked == [("some/data", secret)] * 2 + [("some/data", None)]
+    written = [path for path in tmp_path.iterdir() if path.is_file()]
+    assert len(written) >= 3 and all(secret not in path.read_text() for path in written)
 
 
 # -- nothing steers a terminal ---------------------------------------------------------------------
