@@ -25,6 +25,7 @@ from santagen.cli.bench_options import BenchOptions
 from santagen.cli.console import report_error
 from santagen.cli.convert_options import ConvertOptions
 from santagen.cli.doctor_options import DoctorOptions
+from santagen.cli.ending import end_if_lost
 from santagen.cli.eval_options import EvalOptions
 from santagen.cli.inspect_options import InspectOptions
 from santagen.cli.options import GenerateOptions
@@ -295,6 +296,7 @@ def run_program(arguments: Sequence[str]) -> int:
             report_error(SantagenError(message, f"{where} --help lists what there is."))
         else:
             report_error(error)
+            end_if_lost(error, 2)
         return 2
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from santagen.errors import SantagenError
+from santagen.errors import SantagenError, of_device
 
 DEBUG_VARIABLE = "SANTAGEN_DEBUG"
 # Line ends and tabs are our own; the last two ranges turn the direction of what follows.
@@ -73,8 +73,9 @@ def report_error(error: BaseException, any_rank: bool = False) -> None:
 
         for line in traceback.format_exception(error):
             _line(harmless(line).rstrip("\n"), any_rank=True)
-    if isinstance(error, SantagenError):
-        _labelled("error", "31", error.message, error.hint, any_rank)
+    known = error if isinstance(error, SantagenError) else of_device(error)
+    if known is not None:
+        _labelled("error", "31", known.message, known.hint, any_rank)
         return
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         shown = str(error.filename)

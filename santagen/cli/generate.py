@@ -78,7 +78,12 @@ def run(settings: Resolved[GenerateOptions]) -> int:
             from santagen.cli.dry_run import dry_run
 
             return dry_run(options, inputs, console)
-        return Job(settings, inputs, console, interrupts).run()
+        job = Job(settings, inputs, console, interrupts)
+        try:
+            return job.run()
+        except Exception as error:
+            job.say_kept(error)
+            raise
 
 
 class Job:
@@ -122,6 +127,7 @@ class Job:
             return INTERRUPTED
         finally:
             writer.close()
+            self._begun = writer.begun
         self._say_finished(seconds, stats)
         return 1 if self.tally.failed_rows else 0
 
@@ -254,9 +260,21 @@ class Job:
         data_on_screen = self.output is None and sys.stdout.isatty()
         return not options.quiet and not data_on_screen
 
+    def say_kept(self, error: Exception) -> None:
+        """Before an error ends the run: what of it is safe, where the error doesn't say so."""
+        told = getattr(error, "hint", "") + str(error)
+        if self.output is None or not self._begun or "--resume" in told:
+            return
+        self.console.warn(
+            f"{self._done()} of this run are safe in {self.output}.",
+            f"Go on with: {resume_command(self.settings, 'generate')}",
+        )
+
+    def _done(self) -> str:
+        return f"{self.tally.samples_done} of {self.tally.samples_wanted} samples"
+
     def _say_interrupted(self) -> None:
-        output, wanted = self.output, self.tally.samples_wanted
-        done = f"{self.tally.samples_done} of {wanted} samples"
+        output, done = self.output, self._done()
         if output is None:
             self.console.warn(f"interrupted after {done}.")
             return

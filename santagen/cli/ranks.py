@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from santagen.cli.console import Console, report_error
 from santagen.cli.describe import resume_command
+from santagen.cli.ending import end_now
 from santagen.cli.generate import INTERRUPTED
 from santagen.cli.generate_inputs import Inputs, read_inputs, sampling_params
 from santagen.cli.interrupt import Interrupts
@@ -54,20 +54,18 @@ def run_rank(settings: Resolved[GenerateOptions], world: World, console: Console
             rank.say_interrupted()
             code = INTERRUPTED
         except Exception as error:
-            code = rank.report(error)
+            give_up(cluster, rank.report(error))  # here: see cli.ending
         if code in (0, 1):
             interrupts.ignore()  # all is done: the launcher may end the rest when the first leaves
             cluster.leave()
             return code
-        cluster.fail()
-        end_now(STOPPED if code == INTERRUPTED and cluster.watch.lost else code)
+        give_up(cluster, STOPPED if code == INTERRUPTED and cluster.watch.lost else code)
 
 
-def end_now(code: int) -> NoReturn:
-    """End without the libraries' farewells, which wait for processes that may be gone."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+def give_up(cluster: Cluster, code: int) -> NoReturn:
+    """End this process, and let the others know."""
+    cluster.fail()
+    end_now(code)
 
 
 class Rank:

@@ -18,15 +18,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-import torch
-
 from santagen.engine.batch import Step
+from santagen.engine.lost_device import outlive_frees
 from santagen.engine.model_runner import ModelRunner, Record
 from santagen.engine.output_processor import Ending, OutputProcessor
 from santagen.engine.request_feed import RequestFeed
 from santagen.engine.scheduler import Scheduler
 from santagen.engine.sequence import Sequence
-from santagen.errors import SantagenError
+from santagen.errors import SantagenError, first_line, is_out_of_memory
 from santagen.io.stops import StopSet, TokenIndex
 from santagen.io.tokenizer import Tokenizer
 from santagen.random_key import row_key
@@ -76,6 +75,8 @@ class LLMEngine:
         self._token_index: TokenIndex | None = None  # made for the first stop set, shared by all
         self._ended: deque[Ending] = deque()  # not handed out yet
         self._run_number = 0
+        if runner.device.type == "cuda":
+            outlive_frees()
 
     def run(self, requests: Iterable[Request | RowFailure]) -> Iterator[SampleOutput | RowFailure]:
         """Generate for all requests; yields samples as they finish, failures as they come by.
@@ -136,7 +137,9 @@ class LLMEngine:
             if step is not None:
                 try:
                     pending.append(self.runner.launch(step))
-                except torch.OutOfMemoryError as error:
+                except RuntimeError as error:
+                    if not is_out_of_memory(error):
+                        raise
                     while pending:
                         self._collect(pending.popleft())
                     self._shrink(step, error)
@@ -180,13 +183,13 @@ class LLMEngine:
             self._stop_sets[stops] = StopSet(stops, self._token_index)
         return self._stop_sets[stops]
 
-    def _shrink(self, step: Step, error: torch.OutOfMemoryError) -> None:
+    def _shrink(self, step: Step, error: RuntimeError) -> None:
         """Go on with smaller launches after one found no memory; give up on the smallest."""
         smallest = step.size == 1 and len(step.prefill) <= 1
         if smallest or self.runner.model.transformer.parallel.world_size > 1:
             raise SantagenError(
                 f"The device has no memory left for {step.size:,} sequences at once "
-                f"({str(error).splitlines()[0]}).",
+                f"({first_line(error)}).",
                 "Lower --max-num-seqs, --max-num-batched-tokens or --gpu-memory-utilization, or "
                 "free the device of other work.",
             ) from error
