@@ -1,27 +1,25 @@
-"""Decides what the next launch is: admits prompts, hands out blocks, closes holes, preempts. No
+"""Decides what the next launch is: which prompts are admitted, who decodes, who is preempted. No
 torch.
 
-Sequences live in rows [0, B) of the device's row table. Decisions depend on counts of steps alone,
-never on clocks, so that the same input gives the same launches. What the host can't know ahead
-(end tokens, stop strings) reaches it one launch late through `finish`; what it can (lengths,
-positions, blocks) it counts itself.
+Decisions depend on counts of steps alone, never on clocks, so that the same input gives the same
+launches. What the host can't know ahead (end tokens, stop strings) reaches it one launch late
+through `finish`; what it can (lengths, positions, blocks) it counts itself. Who waits is the
+business of waiting_queue, who sits in which row that of running_rows, and which block is whose that
+of block_manager.
 
-    waiting: [group | group | ...]  --admit-->  rows [0, B)  --finish, preempt-->  hole, filled
-    from the tail
+    waiting: [group | group | ...]  --admit-->  rows [0, B)  --finish, preempt-->  free rows, blocks
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from santagen.engine.batch import Features, PrefillItem, Step
 from santagen.engine.block_manager import BlockManager
+from santagen.engine.running_rows import RunningRows
 from santagen.engine.sequence import PromptGroup, Sequence
 from santagen.engine.waiting_queue import WaitingQueue
 
-SPARSE = 1.15  # numbers to a live block above which the blocks are brought together
 MAX_PREFILL_SAMPLES = 512  # bounds the logits of one prefill: [samples, vocabulary] float32
 
 
@@ -52,16 +50,8 @@ class Scheduler:
     def __init__(self, limits: SchedulerLimits, blocks: BlockManager) -> None:
         self.limits, self.blocks = limits, blocks
         self.counts = SchedulerCounts()
-        self.rows: list[Sequence] = []
+        self.rows = RunningRows(limits.max_num_seqs, blocks)
         self.waiting = WaitingQueue()
-        self._position = np.zeros(limits.max_num_seqs, np.int64)  # where the next fed token stands
-        self._left = np.zeros(limits.max_num_seqs, np.int64)  # tokens still to be launched
-        self._gone: list[Sequence] = []  # rows to be vacated at the next launch
-        self._moves: dict[int, int] = {}  # target row: the row where the device still has it
-        self._device_size = 0  # rows that the device takes for live
-        self._features: Features | None = None  # of the rows, until they change
-        self._admissions = 0
-        self._vacated = False  # rows have left since the blocks were last looked at
         self._filling = False  # the last launch was a prefill, and rows were still free
         self.needs_drain = False  # a preemption is due: outstanding tokens must be read first
 
@@ -88,12 +78,12 @@ class Scheduler:
     @property
     def running(self) -> int:
         """Rows whose samples go on."""
-        return len(self.rows) - len(self._gone)
+        return self.rows.staying
 
     def finish(self, sequence: Sequence) -> None:
         """The output processor saw this sample's end; its row is vacated at the next launch."""
         if sequence.row >= 0 and sequence.blocks:
-            self._leave(sequence)
+            self.rows.leave(sequence)
 
     # -- one launch ----------------------------------------------------------------------------
 
@@ -101,52 +91,11 @@ class Scheduler:
         """The next launch, or None: nothing to do, or `needs_drain` says tokens must be read
         first."""
         self.needs_drain = False
-        self._close_holes()
+        self.rows.close_holes()
         step = self._schedule_prefill() or self._schedule_decode()
-        if step is None:
-            return None
-        step.moves = [(source, target) for target, source in self._moves.items()]
-        # Rows that this launch fills anew are not among them: one scatter must not write a place
-        # twice.
-        step.vacated = range(step.size, self._device_size)
-        self._moves.clear()
-        self._device_size = step.size
+        if step is not None:
+            step.moves, step.vacated = self.rows.hand_over()
         return step
-
-    def _close_holes(self) -> None:
-        """Fill the rows of leaving sequences from the tail; `_moves` says where the device finds
-        them."""
-        if not self._gone:
-            return
-        size = len(self.rows)
-        gone = {sequence.row for sequence in self._gone}
-        new_size = size - len(gone)
-        movers = [row for row in range(new_size, size) if row not in gone]
-        holes = sorted(row for row in gone if row < new_size)
-        for sequence in self._gone:
-            sequence.row = -1
-        for source, target in zip(movers, holes, strict=True):
-            sequence = self.rows[source]
-            self.rows[target] = sequence
-            sequence.row = target
-            self._position[target] = self._position[source]
-            self._left[target] = self._left[source]
-            # The launch may be put off (a drain): then a row can move twice before the device
-            # hears of it.
-            self._moves[target] = self._moves.pop(source, source)
-        for row in range(new_size, size):
-            self._moves.pop(row, None)
-        del self.rows[new_size:]
-        self._gone.clear()
-        self._features = None
-        self._vacated = True
-
-    def _leave(self, sequence: Sequence) -> None:
-        """Free its blocks (later launches on the same stream may reuse them) and vacate its row
-        soon."""
-        self.blocks.release(sequence.blocks)
-        sequence.blocks = []
-        self._gone.append(sequence)
 
     # -- prefill -------------------------------------------------------------------------------
 
@@ -182,15 +131,12 @@ class Scheduler:
         return self._filling or free >= useful or len(self.rows) <= useful
 
     def _prefill_step(self, items: list[PrefillItem]) -> Step:
+        self.counts.prefills += 1
+        self.counts.prefill_tokens += sum(len(item.tokens) - item.cached for item in items)
+        self.counts.cached_tokens += sum(item.cached for item in items)
         sequences = [sequence for item in items for sequence in item.samples]
-        last = np.zeros(len(sequences), bool)
-        for i, sequence in enumerate(sequences):
-            row = sequence.row
-            sequence.launched += 1
-            self._position[row] = len(sequence.request.prompt_token_ids) + sequence.launched - 1
-            self._left[row] = sequence.limit - sequence.launched
-            last[i] = self._left[row] == 0
-        step = Step(
+        last = self.rows.start(sequences)
+        return Step(
             len(self.rows),
             sequences,
             last,
@@ -198,17 +144,10 @@ class Scheduler:
             max(len(item.tokens) for item in items),
             prefill=items,
         )
-        for i in np.flatnonzero(last).tolist():
-            self._leave(sequences[i])
-        self.counts.prefills += 1
-        self.counts.prefill_tokens += sum(len(item.tokens) - item.cached for item in items)
-        self.counts.cached_tokens += sum(item.cached for item in items)
-        return step
 
     def _admit(self, group: PromptGroup, most: int, budget: int, first: bool) -> PrefillItem | None:
         """Give up to `most` samples of the group rows and blocks; None when nothing fits now."""
         size, tokens = self.blocks.block_size, group.tokens
-        whole, rest = divmod(len(tokens), size)
         again = group.blocks is not None
         prefix = [] if again else self.blocks.match_prefix(tokens)
         cached = len(tokens) - 1 if again else len(prefix) * size
@@ -217,125 +156,80 @@ class Scheduler:
         # Shared prefix blocks that nobody references count as available until they are shared.
         for block in prefix:
             self.blocks.share(block)
-        common = 0 if again else whole + (rest > 0) - len(prefix)
-        spare = self.blocks.available - common - self._watermark()
-        count = min(most, len(group.waiting))
-        if rest:
-            # Each sample owns its partial block; the last waiting one takes over the group's.
-            own = spare + (1 if spare + 1 >= len(group.waiting) else 0)
-            count = min(count, own)
-        # No block for a copy: one sample may take the prompt's own, and the others prefill it
-        # again later.
-        take = count == 0 and spare >= 0 and not again
-        if spare < 0 or (count <= 0 and not take):
+        missing = 0 if again else -(-len(tokens) // size) - len(prefix)
+        count, take = self._places(group, most, missing)
+        if not count:
             self.blocks.release(prefix)
             return None
-        blocks = group.blocks
-        if blocks is None:
-            blocks = [*prefix, *(self.blocks.allocate() for _ in range(common))]
-            self.blocks.register_prefix(tokens, blocks)
-        self._features = None
-        item = PrefillItem(tokens, cached, list(blocks), keep_last=again)
-        group.blocks = blocks
-        for _ in range(max(count, take)):
-            self._seat(group, item, whole, take)
+        if group.blocks is None:
+            group.blocks = [*prefix, *(self.blocks.allocate() for _ in range(missing))]
+            self.blocks.register_prefix(tokens, group.blocks)
+        item = PrefillItem(tokens, cached, list(group.blocks), keep_last=again)
+        for _ in range(count):
+            self._seat(group, item, take)
         return item
 
-    def _seat(self, group: PromptGroup, item: PrefillItem, whole: int, take: bool) -> None:
+    def _places(self, group: PromptGroup, most: int, missing: int) -> tuple[int, bool]:
+        """(samples of the group that blocks are left for, once the prompt has those it misses;
+        whether the only one has to take the prompt's own)."""
+        # One block to grow into stays free for each running row, else they preempt each other.
+        spare = self.blocks.available - missing - len(self.rows)
+        if spare < 0:
+            return 0, False
+        waiting = len(group.waiting)
+        if len(group.tokens) % self.blocks.block_size == 0:
+            return min(most, waiting), False
+        # Each sample owns its partial block; the last waiting one takes over the group's.
+        own = spare + (spare + 1 >= waiting)
+        if own or group.blocks is not None:
+            return min(most, waiting, own), False
+        # No block for a copy: one sample takes the prompt's, and the others prefill it again later.
+        return 1, True
+
+    def _seat(self, group: PromptGroup, item: PrefillItem, take: bool) -> None:
         """Move one sample of the group into a row, with a block table of its own (`take`: the
         prompt's)."""
-        sequence = self.waiting.take(group)
-        blocks = group.blocks
-        assert blocks is not None
-        if take or not group.waiting:
-            sequence.blocks, group.blocks = blocks, None
-        else:
-            sequence.blocks = [self.blocks.share(block) for block in blocks[:whole]]
-            if len(blocks) > whole:
-                own = self.blocks.allocate()
-                item.copies.append((blocks[whole], own))
-                sequence.blocks.append(own)
-        sequence.table = list(sequence.blocks)
-        sequence.row = len(self.rows)
-        sequence.admitted = self._admissions
-        self._admissions += 1
-        self.rows.append(sequence)
+        sequence, blocks = self.waiting.take(group), item.blocks
         item.samples.append(sequence)
-
-    def _watermark(self) -> int:
-        """Blocks left free at admission: one to grow into for each running row, else they preempt
-        each other."""
-        return len(self.rows)
+        if take or not group.waiting:
+            group.blocks = None
+            self.rows.seat(sequence, list(blocks))
+            return
+        whole = len(item.tokens) // self.blocks.block_size
+        table = [self.blocks.share(block) for block in blocks[:whole]]
+        if whole < len(blocks):
+            table.append(self.blocks.allocate())
+            item.copies.append((blocks[whole], table[whole]))
+        self.rows.seat(sequence, table)
 
     # -- decode --------------------------------------------------------------------------------
 
     def _schedule_decode(self) -> Step | None:
-        size = len(self.rows)
-        if not size:
+        rows = self.rows
+        if not rows:
             if self.waiting:  # blocks are short though nothing runs: prompts that wait hold them
                 self._drop_held_blocks()
                 return self._schedule_prefill()
             return None
-        block_size = self.blocks.block_size
-        at_block_start = np.flatnonzero(self._position[:size] % block_size == 0).tolist()
-        wanting = [
-            row
-            for row in at_block_start
-            if len(self.rows[row].blocks) * block_size <= self._position[row]
-        ]
+        wanting = rows.wanting()
         if len(wanting) > self.blocks.available:
             self._drop_held_blocks()
         if len(wanting) > self.blocks.available:
             self.needs_drain = True
             return None
-        new_blocks, block_moves = self._compact() if self.limits.dense_blocks else ([], [])
-        for row in wanting:
-            sequence = self.rows[row]
-            block = self.blocks.allocate()
-            new_blocks.append((row, len(sequence.blocks), block))
-            sequence.blocks.append(block)
-        self._position[:size] += 1
-        self._left[:size] -= 1
-        last = self._left[:size] == 0
-        sequences = list(self.rows)
-        if self._features is None:
-            self._features = Features.of(sequences)
-        for sequence in sequences:
-            sequence.launched += 1
-        step = Step(
-            size,
-            sequences,
+        changed, block_moves = rows.compact(self.waiting) if self.limits.dense_blocks else ([], [])
+        new_blocks = changed + rows.grow(wanting)
+        last = rows.advance()
+        self.counts.decodes += 1
+        return Step(
+            len(rows),
+            list(rows),
             last,
-            self._features,
-            int(self._position[:size].max()),
+            rows.features,
+            rows.longest,
             new_blocks=new_blocks,
             block_moves=block_moves,
         )
-        for row in np.flatnonzero(last).tolist():
-            self._leave(sequences[row])
-        self.counts.decodes += 1
-        return step
-
-    def _compact(self) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
-        """(table entries to change, blocks to move) that bring the live blocks together, where too
-        many others lie among them."""
-        if not self._vacated:
-            return [], []
-        self._vacated = False
-        highest = max(max(sequence.blocks) for sequence in self.rows)
-        if highest <= SPARSE * self.blocks.referenced:
-            return [], []
-        number = self.blocks.compact()
-        for group in self.waiting:
-            if group.blocks is not None:
-                group.blocks = [number.get(block, block) for block in group.blocks]
-        changed = []
-        for sequence in self.rows:
-            for column, block in enumerate(sequence.blocks):
-                if block in number:
-                    sequence.blocks[column] = number[block]
-                    changed.append((sequence.row, column, number[block]))
-        return changed, list(number.items())
 
     def _drop_held_blocks(self) -> None:
         """Prompts whose samples still wait give their blocks back; they are prefilled again."""
@@ -347,19 +241,14 @@ class Scheduler:
     def preempt(self) -> None:
         """After a drain: send the youngest rows back to the queue until the next decode has its
         blocks."""
-        gone = {sequence.row for sequence in self._gone}
-        alive = [row for row in range(len(self.rows)) if row not in gone]
-        alive.sort(key=lambda row: self.rows[row].admitted)
-        block_size = self.blocks.block_size
-        while alive:
-            wanting = sum(
-                len(self.rows[row].blocks) * block_size <= self._position[row] for row in alive
-            )
-            if wanting <= self.blocks.available:
-                return
-            assert len(alive) > 1, "one sequence alone always fits the cache"
-            sequence = self.rows[alive.pop()]
-            self._leave(sequence)
+        # What has left holds no blocks and wants none.
+        staying = sorted((s for s in self.rows if s.blocks), key=lambda s: s.admitted)
+        wanting = {s.row for s in staying} & set(self.rows.wanting())
+        while len(wanting) > self.blocks.available:
+            assert len(staying) > 1, "one sequence alone always fits the cache"
+            sequence = staying.pop()
+            wanting.discard(sequence.row)
+            self.rows.leave(sequence)
             self._wait_again(sequence)
 
     def _wait_again(self, sequence: Sequence) -> None:
@@ -376,7 +265,8 @@ class Scheduler:
             self.blocks.release(sequence.blocks)
             sequence.blocks, sequence.row = [], -1
             self._wait_again(sequence)
-        self._empty_rows()
+        self.rows.clear()
+        self._filling = False
         self._drop_held_blocks()
         self.blocks.clear()  # prefixes of this launch were offered, and never computed
         self.limits = SchedulerLimits(
@@ -388,20 +278,15 @@ class Scheduler:
     def forget(self) -> None:
         """Drop every sequence and every block. Rows that the device takes for live are vacated
         with the next launch."""
-        self._empty_rows()
+        self.rows.clear()
+        self._filling = False
         self.waiting.clear()
         self.needs_drain = False
         self.blocks.reset()
-
-    def _empty_rows(self) -> None:
-        self.rows.clear()
-        self._gone.clear()
-        self._moves.clear()
-        self._features, self._filling = None, False
 
     def check_integrity(self) -> None:
         """For tests: blocks are counted right and rows are numbered right."""
         held = [group.blocks for group in self.waiting if group.blocks is not None]
         self.blocks.check_integrity([*(s.blocks for s in self.rows if s.blocks), *held])
-        assert [s.row for s in self.rows] == list(range(len(self.rows)))
+        self.rows.check_integrity()
         self.waiting.check_integrity()
