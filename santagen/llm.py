@@ -28,11 +28,11 @@ from santagen.engine.llm_engine import LLMEngine
 from santagen.engine.memory import DEFAULT_ROWS, CachePlan, available_ram, plan_cache
 from santagen.engine.model_runner import ModelRunner
 from santagen.engine.output_processor import OutputProcessor
-from santagen.engine.rehearsal import rehearse
 from santagen.engine.resolve import choose_device, choose_dtype, load_tokenizer, model_config
 from santagen.engine.rows import RowTable
 from santagen.engine.sampler import Sampler
 from santagen.engine.scheduler import Scheduler, SchedulerLimits
+from santagen.engine.warm_up import load_kernels, rehearse
 from santagen.errors import SantagenError
 from santagen.io.requests import RequestBuilder
 from santagen.model.attention import AttentionBackend, select_attention
@@ -168,6 +168,8 @@ class LLM:
         table = RowTable(rows, blocks_a_row, self.device)
         sampler = Sampler(self.config.vocab_size, known, end_ids, rows, self.device)
         runner = ModelRunner(model, plan.shape, table, sampler)
+        if self.device.type == "cuda":
+            load_kernels(runner, plan.max_model_len)
         if not self.engine_config.enforce_eager:
             runner.capture(plan.max_model_len)
         if self.device.type == "cuda":

@@ -15,15 +15,13 @@ import torch
 from torch import Tensor
 
 from santagen.engine import rows as columns
-from santagen.engine.batch import Features, PrefillItem, Step
+from santagen.engine.batch import PrefillItem, Step
 from santagen.engine.cuda_graph import DecodeGraphs
 from santagen.engine.rows import RowTable, to_device
 from santagen.engine.sampler import Drawn, Sampler
 from santagen.kernels.row_state import advance_rows, decode_inputs
 from santagen.model.attention import CacheShape, KVCache, Seqlen
 from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
-
-WARM_UP_TOKENS = 128
 
 
 @dataclass
@@ -95,7 +93,7 @@ class ModelRunner:
         if self.graphs is not None:
             logits = self.graphs.logits(step.size)
         else:
-            logits = self._decode_logits(step.size, step.max_context)
+            logits = self.decode_logits(step.size, step.max_context)
         data = self.table.data[: step.size]
         # The drawn token stands one past the fed one.
         position = data[:, columns.POSITION] + 1
@@ -103,7 +101,7 @@ class ModelRunner:
         advance_rows(data, drawn.tokens, self.sampler.ends, columns.IGNORE_EOS)
         return drawn
 
-    def _decode_logits(self, size: int, max_context: int) -> Tensor:
+    def decode_logits(self, size: int, max_context: int) -> Tensor:
         """The forward of rows [0, size): reads nothing but device state, so that a graph can hold
         it."""
         data = self.table.data[:size]
@@ -128,33 +126,11 @@ class ModelRunner:
             torch.cuda.empty_cache()
 
     @torch.inference_mode()
-    def warm_up(self) -> None:
-        """Load or compile the kernels of a first step: a prefill that nobody reads, and draws of
-        few and of many rows."""
-        size = self.shape.block_size
-        table = self.table.block_table[:1]  # all of block 0
-        count = min(WARM_UP_TOKENS, table.shape[1] * size)
-        place = torch.arange(count, device=self.device)
-        bounds = torch.tensor([0, count], dtype=torch.int32, device=self.device)
-        seqlen = Seqlen(bounds[1:], bounds[:1], bounds, bounds, max_q=count, has_prefix=False)
-        logits, _ = self.model(
-            torch.zeros_like(place), place, bounds, self.layers, table, place % size, seqlen,
-            count, lm_head_indices=place[-1:],
-        )  # fmt: skip
-        for count in {1, self.table.capacity}:
-            data = self.table.data[:count]
-            position, many = data[:, columns.POSITION] + 1, logits.repeat(count, 1)
-            for features in (Features(), Features(random=True, top_p=True)):
-                self.sampler.draw(many, data, position, None, features)
-
-    @torch.inference_mode()
     def capture(self, max_context: int) -> None:
         """Record the decode forwards as CUDA graphs, where the attention backend allows it."""
-        if self.device.type == "cuda":
-            self.warm_up()
         if self.device.type == "cuda" and self.model.attention.capturable:
             self.graphs = DecodeGraphs(
-                lambda size: self._decode_logits(size, max_context), self.table.capacity
+                lambda size: self.decode_logits(size, max_context), self.table.capacity
             )
 
     def _prefill(self, step: Step) -> Drawn:

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["id_ptr", "position_ptr"])
 def _embed_kernel(
     out_ptr, id_ptr, position_ptr, wte_ptr, wpe_ptr, width, wte_row, wpe_row, BLOCK: tl.constexpr
 ):

@@ -12,7 +12,7 @@ from torch import Tensor
 _TOKENS = 8  # tokens a program
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"], do_not_specialize_on_alignment=["slot_ptr"])
 def _write_kernel(
     k_new_ptr, v_new_ptr, k_cache_ptr, v_cache_ptr, slot_ptr, tokens, k_new_row, k_new_head,
     v_new_row, v_new_head, k_block, k_token, k_head, v_block, v_token, v_head,

@@ -13,7 +13,7 @@ from torch import Tensor
 ROWS = 32  # a program
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _inputs_kernel(
     token_ptr, position_ptr, context_ptr, slot_ptr, data_ptr, rows, stride, block_size, header,
     ROWS: tl.constexpr,
@@ -32,7 +32,7 @@ def _inputs_kernel(
     tl.store(slot_ptr + row, slot, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _advance_kernel(
     data_ptr, token_ptr, ends_ptr, rows, stride, ignore_eos, ROWS: tl.constexpr
 ):
@@ -55,7 +55,9 @@ def launch_inputs(data: Tensor, block_size: int, header: int) -> tuple[Tensor, .
     """As kernels.row_state.decode_inputs."""
     rows = data.shape[0]
     assert data.stride(1) == 1
-    token, position, context = torch.empty((3, rows), dtype=torch.int32, device=data.device)
+    # each aligned alike, whatever the number of rows: a kernel is compiled for an alignment
+    shape = (3, triton.cdiv(rows, 4) * 4)
+    token, position, context = torch.empty(shape, dtype=torch.int32, device=data.device)[:, :rows]
     slot = torch.empty(rows, dtype=torch.int64, device=data.device)
     _inputs_kernel[triton.cdiv(rows, ROWS),](
         token, position, context, slot, data, rows, data.stride(0), block_size, header,

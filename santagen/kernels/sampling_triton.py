@@ -298,11 +298,10 @@ def sample_triton(
         temperature, temperature.stride(0),
     )
     top_p_column = (top_p, top_p.stride(0))
-    filters = {
-        "TOP_K": any_random and any_top_k,
-        "TOP_P": any_random and any_top_p,
-        "MIN_P": any_random and any_min_p,
-    }
+    # Three kinds of kernels, not one for each set of settings a launch may have: they are compiled
+    # before the first request. A row that has no use for a filter skips it.
+    rare = any_random and (any_top_k or any_min_p)
+    filters = {"TOP_K": rare, "TOP_P": any_random, "MIN_P": rare}
     if splits:
         split = {"BLOCK": _SPLIT_BLOCK, **common}
         _scan_kernel[rows, splits](

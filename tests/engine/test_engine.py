@@ -12,7 +12,7 @@ import torch
 from santagen import LLM, SamplingParams, SantagenError
 from santagen.engine.batch import Step
 from santagen.engine.model_runner import ModelRunner, Record
-from santagen.engine.rehearsal import rehearse
+from santagen.engine.warm_up import load_kernels, rehearse
 from santagen.request import Request, RowFailure, SampleOutput
 
 PROMPTS = [
@@ -257,9 +257,10 @@ def test_no_memory_for_all_rows_starts_with_fewer(
     assert ids_of(llm, SAMPLED) == sampled
 
 
-def test_a_rehearsal_leaves_the_engine_as_it_was() -> None:
+def test_warming_up_leaves_the_engine_as_it_was() -> None:
     plain, rehearsed = (LLM(device="cpu", max_num_seqs=4) for _ in range(2))
     runner, plan = rehearsed.engine.runner, rehearsed.plan
+    load_kernels(runner, plan.max_model_len)
     rehearse(runner, plan.max_num_batched_tokens, plan.max_model_len)
     assert torch.equal(runner.table.data, plain.engine.runner.table.data)
     prompts = ["def add(a, b):\n", "import os\n"]
@@ -269,8 +270,9 @@ def test_a_rehearsal_leaves_the_engine_as_it_was() -> None:
     assert rehearsed.engine.stats == plain.engine.stats
 
 
-def test_a_rehearsal_fits_a_model_of_few_positions() -> None:
+def test_warming_up_fits_a_model_of_few_positions() -> None:
     llm = LLM(device="cpu", max_num_seqs=1, max_model_len=4)
+    load_kernels(llm.engine.runner, 4)
     rehearse(llm.engine.runner, 4, 4)
 
 
