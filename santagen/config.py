@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ ARCHITECTURES = (
 )
 TANH_GELUS = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 ACTIVATIONS = ("gelu", *TANH_GELUS, "relu", "silu")
+WRONG_FILE = "Take config.json from the same place as the weights."
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?)(i?[bB]?)\s*")
 
@@ -98,50 +100,14 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, raw: dict[str, Any], where: str = "config.json") -> ModelConfig:
         """Check a parsed config.json; `where` names it in errors."""
-        model_type = raw.get("model_type")
-        architectures = tuple(raw.get("architectures") or ())
-        known_architecture = any(name in ARCHITECTURES for name in architectures)
-        in_family = model_type in MODEL_TYPES and (
-            model_type != "gpt2" or _is_multi_query_gpt2(raw)
-        )
-        if not in_family and not (model_type is None and known_architecture):
-            from santagen import __version__
-
-            raise SantagenError(
-                f"{where} describes a {model_type!r} model "
-                f"({', '.join(architectures) or 'no architecture named'}), "
-                "which is not of the GPT-BigCode family.",
-                f"santagen {__version__} runs model types {', '.join(MODEL_TYPES)} with "
-                "architectures "
-                f"{', '.join(ARCHITECTURES)} (gpt2 only in SantaCoder's multi-query form).",
-            )
-
-        def size(name: str, default: int | None = None) -> int:
-            value = raw.get(name, default)
-            if value is None:
-                value = default
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise SantagenError(
-                    f"{where} has {name} = {value!r}, which must be a whole number above 0.",
-                    "Take config.json from the same place as the weights.",
-                )
-            return value
-
+        _check_family(raw, where)
+        size = partial(_size, raw, where)
         n_embd, n_head = size("n_embd"), size("n_head")
         if n_embd % n_head:
             raise SantagenError(
-                f"{where} has n_head {n_head}, which does not divide n_embd {n_embd}.",
-                "Take config.json from the same place as the weights.",
+                f"{where} has n_head {n_head}, which does not divide n_embd {n_embd}.", WRONG_FILE
             )
-        activation = raw.get("activation_function", "gelu_pytorch_tanh")
-        if activation not in ACTIVATIONS:
-            raise SantagenError(
-                f"{where} has activation_function {activation!r}, which santagen does not know.",
-                f"Known ones are {', '.join(ACTIVATIONS)}.",
-            )
-        multi_query = raw.get("multi_query")
-        if multi_query is None:
-            multi_query = raw.get("attention_head_type", "multiquery") == "multiquery"
+        activation = _activation(raw, where)
         if raw.get("scale_attn_by_inverse_layer_idx"):
             raise SantagenError(
                 f"{where} sets scale_attn_by_inverse_layer_idx, which no model of this family "
@@ -157,13 +123,13 @@ class ModelConfig:
             n_inner=size("n_inner", 4 * n_embd),
             activation=activation,
             layer_norm_epsilon=float(raw.get("layer_norm_epsilon", 1e-5)),
-            multi_query=bool(multi_query),
+            multi_query=_multi_query(raw),
             scale_attn_weights=bool(raw.get("scale_attn_weights", True)),
             tie_word_embeddings=bool(raw.get("tie_word_embeddings", True)),
             eos_token_ids=_eos_tuple(raw.get("eos_token_id")),
             torch_dtype=raw.get("torch_dtype") or raw.get("dtype"),
-            model_type=str(model_type),
-            architectures=architectures,
+            model_type=str(raw.get("model_type")),
+            architectures=_architectures(raw),
             raw=raw,
         )
 
@@ -206,6 +172,61 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
             f"{path} does not hold a JSON object.", f"{hint[:1].upper()}{hint[1:]}."
         )
     return value
+
+
+def _check_family(raw: dict[str, Any], where: str) -> None:
+    """Refuse a model that is not of the GPT-BigCode family, and say which are."""
+    model_type, architectures = raw.get("model_type"), _architectures(raw)
+    if model_type is None:
+        known = any(name in ARCHITECTURES for name in architectures)
+    else:
+        known = model_type in MODEL_TYPES and (model_type != "gpt2" or _is_multi_query_gpt2(raw))
+    if known:
+        return
+    from santagen import __version__
+
+    raise SantagenError(
+        f"{where} describes a {model_type!r} model "
+        f"({', '.join(architectures) or 'no architecture named'}), "
+        "which is not of the GPT-BigCode family.",
+        f"santagen {__version__} runs model types {', '.join(MODEL_TYPES)} with architectures "
+        f"{', '.join(ARCHITECTURES)} (gpt2 only in SantaCoder's multi-query form).",
+    )
+
+
+def _architectures(raw: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(raw.get("architectures") or ())
+
+
+def _size(raw: dict[str, Any], where: str, name: str, default: int | None = None) -> int:
+    """The whole number above 0 that config.json has under `name`; null counts as left out."""
+    value = raw.get(name)
+    if value is None:
+        value = default
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SantagenError(
+            f"{where} has {name} = {value!r}, which must be a whole number above 0.", WRONG_FILE
+        )
+    return value
+
+
+def _activation(raw: dict[str, Any], where: str) -> str:
+    name = raw.get("activation_function", "gelu_pytorch_tanh")
+    if name not in ACTIVATIONS:
+        raise SantagenError(
+            f"{where} has activation_function {name!r}, which santagen does not know.",
+            f"Known ones are {', '.join(ACTIVATIONS)}.",
+        )
+    return name
+
+
+def _multi_query(raw: dict[str, Any]) -> bool:
+    """Current files say multi_query, the first SantaCoder ones attention_head_type; the default is
+    the family's."""
+    said = raw.get("multi_query")
+    if said is None:
+        said = raw.get("attention_head_type", "multiquery") == "multiquery"
+    return bool(said)
 
 
 def _is_multi_query_gpt2(raw: dict[str, Any]) -> bool:
