@@ -6,22 +6,21 @@
     130  interrupted
 
 Commands are listed only once they work. What they need is imported when they run: the help loads
-neither torch nor anything else that is slow.
+neither torch nor anything else that is slow. How a function becomes a command is in commands.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from inspect import Parameter, Signature, cleandoc
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from santagen import __version__
 from santagen.cli.bench_options import BenchOptions
+from santagen.cli.commands import COMMANDS, Command, app, command
 from santagen.cli.console import report_error
 from santagen.cli.convert_options import ConvertOptions
 from santagen.cli.doctor_options import DoctorOptions
@@ -29,23 +28,13 @@ from santagen.cli.ending import end_if_lost
 from santagen.cli.eval_options import EvalOptions
 from santagen.cli.inspect_options import InspectOptions
 from santagen.cli.options import GenerateOptions
-from santagen.cli.panels import PanelCommand
 from santagen.cli.report_options import ReportOptions
-from santagen.cli.settings import Options, Resolved, Setting, resolve, settings_of
+from santagen.cli.settings import Resolved
 from santagen.errors import SantagenError
 
-INTERRUPTED = 130
-CONTEXT = {"help_option_names": ["--help", "-h"], "max_content_width": 100}
+__all__ = ["COMMANDS", "Command", "app", "main", "run_program"]
 
-app = typer.Typer(
-    name="santagen",
-    help="Fast, exact batch code generation for SantaCoder, StarCoder and their family.",
-    invoke_without_command=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings=CONTEXT,
-)
+INTERRUPTED = 130
 
 
 def _show_version(wanted: bool) -> None:
@@ -68,86 +57,6 @@ def santagen(
     if context.invoked_subcommand is None:  # nothing was asked for: the help is the message
         print(context.get_help(), file=sys.stderr)
         raise typer.Exit(2)
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command as its help and the reference show it; `options` is the dataclass behind it."""
-
-    name: str
-    about: str
-    options: type
-    examples: tuple[str, ...]
-
-
-COMMANDS: list[Command] = []
-
-
-def command(
-    options: type[Options], *examples: str
-) -> Callable[[Callable[[Resolved[Options]], int]], None]:
-    """Register a function as a command that takes the settings of an options dataclass.
-
-    The function returns the exit code; its name is the command's and its docstring, with the
-    examples, the help.
-    """
-
-    def register(body: Callable[[Resolved[Options]], int]) -> None:
-        name = body.__name__
-
-        def run(**flags: Any) -> None:
-            raise typer.Exit(body(resolve(options, name, flags, os.environ)))
-
-        parameters = [_parameter(setting) for setting in settings_of(options)]
-        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
-        about = cleandoc(body.__doc__ or "")
-        COMMANDS.append(Command(name, about, options, examples))
-        # \b: the lines up to the next empty one stay as they are.
-        run.__doc__ = "\n".join([about, "", "\b", "Examples:", *(f"  {e}" for e in examples)])
-        epilog = (
-            f"Every option is also an environment variable, SANTAGEN_{name.upper()}_<OPTION>, "
-            "and a key of a --config file. Flags win over the environment, which wins over "
-            "the file."
-        )
-        app.command(name, cls=PanelCommand, epilog=epilog, context_settings=CONTEXT)(run)
-
-    return register
-
-
-def _parameter(setting: Setting) -> Parameter:
-    """The setting as Typer sees it: only text to split off the command line, no defaults."""
-    kind = setting.kind
-    text: Any = bool if kind.flag else list[str] if kind.many else str
-    about: Any
-    if setting.flags:
-        about = typer.Option(
-            *setting.flags,
-            metavar=None if kind.flag else kind.metavar,
-            help=_with_default(setting),
-            show_default=False,
-            rich_help_panel=setting.panel,
-        )
-    else:
-        about = typer.Argument(
-            metavar=setting.name.upper(),
-            help=setting.help,
-            show_default=False,
-            rich_help_panel=setting.panel,
-        )
-    return Parameter(
-        setting.name,
-        Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[text | None, about],
-    )
-
-
-def _with_default(setting: Setting) -> str:
-    shown, default = setting.shown_default, setting.default
-    if shown is None and not setting.kind.flag and default not in (None, ()):
-        shown = f"{default:g}" if isinstance(default, float) else str(default)
-    return f"{setting.help} [default: {shown}]" if shown else setting.help
 
 
 @command(

@@ -12,7 +12,8 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from santagen.cli.app import COMMANDS, Command, _with_default
+from santagen.cli.app import COMMANDS, Command
+from santagen.cli.commands import with_default
 from santagen.cli.settings import Setting, settings_of, variable
 from santagen.io.rows import ID_FIELDS, SAMPLING_FIELDS
 
@@ -127,7 +128,7 @@ def _argument(setting: Setting) -> str:
 def _row(setting: Setting) -> str:
     spelling = ", ".join(f"`{flag}`" for flag in setting.flags) or f"`{_argument(setting)}`"
     value = f" `{setting.kind.metavar}`" if setting.flags and setting.kind.metavar else ""
-    return f"| {_cell(spelling + value)} | {_cell(_with_default(setting))} |"
+    return f"| {_cell(spelling + value)} | {_cell(with_default(setting))} |"
 
 
 def _cell(text: str) -> str:
