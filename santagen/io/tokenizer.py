@@ -18,7 +18,7 @@ import numpy as np
 
 from santagen.config import ModelConfig
 from santagen.io.fim import FIM_WORDS, FimTokens, find_fim_tokens, sentinel
-from santagen.io.text_pieces import can_cut, cut
+from santagen.io.text_pieces import Bonds, can_cut, cut
 from santagen.io.tokenizer_files import has_tokenizer, read_files, special_names
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Tokenizer:
         clean = [_surrogate_free(text) for text in texts]
         long = [len(text) > LONG_TEXT and self._can_cut for text in clean]
         usual = [text for text, is_long in zip(clean, long, strict=True) if not is_long]
-        encoded = iter(self._inner.encode_batch(usual, add_special_tokens=False))
+        encoded = iter(self._inner.encode_batch_fast(usual, add_special_tokens=False))
         return [
             self._encode_long(text) if is_long else next(encoded).ids
             for text, is_long in zip(clean, long, strict=True)
@@ -92,9 +92,9 @@ class Tokenizer:
         """The same ids in little memory, a few pieces at a time."""
         ids: list[int] = []
         one = list(range(self.vocab_size))  # one object for each id, however often it comes
-        pieces = iter(cut(text))
+        pieces = iter(cut(text, self._bonds))
         while part := list(islice(pieces, PIECES)):
-            for encoding in self._inner.encode_batch(part, add_special_tokens=False):
+            for encoding in self._inner.encode_batch_fast(part, add_special_tokens=False):
                 ids.extend(one[number] for number in encoding.ids)
         return ids
 
@@ -114,6 +114,10 @@ class Tokenizer:
     @cached_property
     def _can_cut(self) -> bool:
         return can_cut(self._inner)
+
+    @cached_property
+    def _bonds(self) -> Bonds | None:
+        return Bonds.of(self._inner, self.token_bytes) if self._knows_every_byte else None
 
     @cached_property
     def token_bytes(self) -> list[bytes | None]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from santagen.config import ModelConfig
 from santagen.errors import SantagenError
-from santagen.io.text_pieces import can_cut, cut
+from santagen.io.text_pieces import Bonds, can_cut, cut
 from santagen.io.tokenizer import Tokenizer, has_tokenizer
 from tests.io.tokenizer_files import ASSETS, copy_tokenizer, edit_json
 
@@ -31,7 +31,9 @@ def test_every_text_comes_back(text: str) -> None:
     st.lists(
         st.text(max_size=6)
         | st.sampled_from(["def f(x):\n", "  \n\n   ", "'s", " 'll", "x1 2\t", "é\xa0", "\x1c ",
-                           "<fim-prefix>", "<|endoftext|> ", "_\n", "日本 ", "a\u200b\n", "\r\n"]),
+                           "<fim-prefix>", "<|endoftext|> ", "_\n", "日本 ", "a\u200b\n", "\r\n",
+                           "<|endoftext|>", "x'sy", "'re", "!'", "''", "0123456789", "😀😀", "zq",
+                           "éé", "a\u0301", "\x85", "{}[]()", "ⅷ٣"]),
         max_size=30,
     )
 )  # fmt: skip
@@ -61,6 +63,39 @@ def test_only_a_tokenizer_that_cuts_there_itself_gets_pieces(tmp_path: Path) -> 
     assert len(pieces) > 5 and "".join(pieces) == "ab cd\n" * 100_000
     assert all(piece[-1] in "bd" for piece in pieces[:-1])
     assert cut("a" * 500_000) == ["a" * 500_000]
+
+
+ONE_RUN = {"digits": "1234567890", "letter": "x", "emoji": "😀", "code": "def(x):returnx+1;"}
+
+
+@pytest.mark.parametrize("unit", ONE_RUN.values(), ids=ONE_RUN)
+def test_a_run_without_white_space_is_cut_where_no_token_holds_both_sides(unit: str) -> None:
+    text = unit * (600_000 // len(unit))
+    pieces = cut(text, BUNDLED._bonds)
+    assert len(pieces) > 3 and "".join(pieces) == text
+    assert max(map(len, pieces)) <= 3 * 65536
+    whole = BUNDLED._inner.encode(text, add_special_tokens=False).ids
+    assert BUNDLED.encode(text) == whole
+
+
+def test_a_run_is_not_cut_inside_what_belongs_together() -> None:
+    bonds = BUNDLED._bonds
+    assert bonds is not None
+    text = "12<|endoftext|>34"
+    assert not any(bonds.free(text, at) for at in range(3, len(text) - 2))
+    assert bonds.free("1" * 40, 20) and not bonds.free("return", 2)
+    assert not any(bonds.free("zq'rezq", at) for at in (2, 3, 4))
+    assert cut("1" * 500_000, None) == ["1" * 500_000]
+
+
+@pytest.mark.parametrize("setting", ["continuing_subword_prefix", "end_of_word_suffix", "dropout"])
+def test_a_tokenizer_of_more_than_merges_is_cut_at_white_space_alone(
+    tmp_path: Path, setting: str
+) -> None:
+    inner = Tokenizer.from_directory(copy_tokenizer(tmp_path / "t"))._inner
+    assert Bonds.of(inner, BUNDLED.token_bytes) == BUNDLED._bonds
+    setattr(inner.model, setting, 0.5 if setting == "dropout" else "##")
+    assert Bonds.of(inner, BUNDLED.token_bytes) is None
 
 
 def test_a_long_text_is_encoded_in_little_memory() -> None:
