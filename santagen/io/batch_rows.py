@@ -12,8 +12,8 @@ from typing import Any
 from santagen.errors import RowError
 
 BODY_FIELDS = ("custom_id", "method", "url", "body")
-_PROMPTS = ("prompt", "prefix", "suffix", "prompt_token_ids")
-_SETTINGS = (
+BODY_PROMPTS = ("prompt", "prefix", "suffix", "prompt_token_ids")
+BODY_SETTINGS = (
     "max_tokens",
     "temperature",
     "top_p",
@@ -25,7 +25,7 @@ _SETTINGS = (
     "stop",
     "trim_overlap",
 )
-_UNSUPPORTED = {
+UNSUPPORTED = {
     "frequency_penalty": "Leave it out; repetition_penalty is the penalty there is.",
     "presence_penalty": "Leave it out; repetition_penalty is the penalty there is.",
     "logit_bias": "Leave it out.",
@@ -35,7 +35,7 @@ _UNSUPPORTED = {
 
 def is_batch_row(fields: dict[str, Any]) -> bool:
     """Whether the prompt is in `body`; a row with a prompt of its own may have any body."""
-    return "body" in fields and all(fields.get(name) is None for name in _PROMPTS)
+    return "body" in fields and all(fields.get(name) is None for name in BODY_PROMPTS)
 
 
 def flatten_batch_row(fields: dict[str, Any], where: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def flatten_batch_row(fields: dict[str, Any], where: str) -> dict[str, Any]:
             f"{where}: the body holds chat messages, which a completion model can't answer.",
             'Send the text to continue as "prompt", to /v1/completions.',
         )
-    for name, hint in _UNSUPPORTED.items():
+    for name, hint in UNSUPPORTED.items():
         if body.get(name):
             raise RowError(f"{where}: the body sets {name}, which is not available here.", hint)
     if body.get("best_of") not in (None, 1, body.get("n")):
@@ -59,7 +59,8 @@ def flatten_batch_row(fields: dict[str, Any], where: str) -> dict[str, Any]:
             f"{where}: the body sets best_of, which santagen does not have.",
             "Ask for n samples and choose among them.",
         )
-    row = {name: body[name] for name in (*_PROMPTS, *_SETTINGS) if body.get(name) is not None}
+    known = (*BODY_PROMPTS, *BODY_SETTINGS)
+    row = {name: body[name] for name in known if body.get(name) is not None}
     if "max_tokens" not in row and body.get("max_completion_tokens") is not None:
         row["max_tokens"] = body["max_completion_tokens"]
     if isinstance(row.get("prompt"), list):

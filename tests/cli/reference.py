@@ -15,6 +15,7 @@ from pathlib import Path
 from santagen.cli.app import COMMANDS, Command
 from santagen.cli.commands import with_default
 from santagen.cli.settings import Setting, settings_of, variable
+from santagen.io.batch_rows import BODY_PROMPTS, BODY_SETTINGS, UNSUPPORTED
 from santagen.io.rows import ID_FIELDS, SAMPLING_FIELDS
 
 PATH = Path(__file__).resolve().parents[2] / "REFERENCE.md"
@@ -31,20 +32,35 @@ which is how torchrun starts it.
 ROWS = """\
 ## Prompts
 
-PROMPTS are files: `.jsonl`, `.jsonl.gz`, `.json` (a list), `-` (JSONL on standard input), or any
-other text file, which is one whole prompt. With `--dataset` rows come from the hub, or from a local
-parquet or csv file. The input is checked before the model loads; a bad row is reported with its
-line, and the others run.
+PROMPTS are files: `.jsonl`, `.jsonl.gz`, `.json` (a list of rows, or of texts), `-` (JSONL on
+standard input), or any other text file, which is one whole prompt with its path as the id. Lines
+end at LF alone; CRLF and a byte order mark are accepted. With `--dataset` rows come from the hub,
+or from a local parquet, csv or JSON file, and `--prompt-column` names the column. The input is
+checked before the model loads; a bad row is reported with its line, and the others run.
 
 | field of a row | meaning |
 |---|---|
 | `prompt` | text to continue, taken to the letter |
 | `prefix` and `suffix` | infilling: the model writes what belongs between, in its own FIM tokens |
 | `prompt_token_ids` | ids in place of text |
-| {ids} | the row's id, which must be unique; without one, its number |
-| {sampling} | override the command line for this row |
+| {ids} | the row's id, the first of these there is, which must be unique; else its number, from 0 |
+| {sampling} | override the command line for this row; `stop` is a text or a list, `[]` is none |
 | `custom_id` with `body` | a row of OpenAI's batch API; `--format openai-batch` answers in kind |
 | anything else | ignored, or copied to the samples with `--keep FIELD` |
+
+A field that is null counts as absent. A row of a batch file is for completions:
+`{{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {{"prompt": "def f("}}}}`.
+
+| field of `body` | meaning |
+|---|---|
+| `prompt` | a text, a list of one text, or ids; the prefix where there is a `suffix` too |
+| {body_prompts} | as in any row |
+| {body_settings} | as in any row |
+| `max_completion_tokens` | `max_tokens`, where that is absent |
+| `logprobs` | N as in `--logprobs N`; or true, with N in `top_logprobs` |
+| `best_of` | refused, unless it is 1 or `n` |
+| `messages`, {unsupported} | refused: there is nothing that would do the same |
+| anything else, such as `model`, `stream`, `user` | ignored, or copied with `--keep FIELD` |
 
 ## Output
 
@@ -58,9 +74,14 @@ ended:
 | `finish_reason` | `stop` at an end token or a stop text, else `length` |
 | `stop_reason` | the stop text, the id of an end token, or null |
 | `usage` | `prompt_tokens` and `completion_tokens` |
-| `prompt`, `token_ids`, `logprobs` | with `--echo`, `--token-ids`, `--logprobs N` |
+| `prompt` | with `--echo` |
+| `token_ids` | with `--token-ids`, and always where the model has no tokenizer |
+| `logprobs` | with `--logprobs N`: of each token `id`, `logprob` and `top`, N pairs of the two |
 | `truncated_tokens` | tokens that `--truncate left` took from the prompt |
 | `trimmed_overlap` | text that `--trim-overlap` took from the end |
+
+With `--format openai-batch` a line is a row: `id`, `custom_id`, `error` and `response`, whose
+`body` holds `choices`, a sample each, and `usage`. `response` is null for a row that failed.
 
 | file | holds |
 |---|---|
@@ -95,7 +116,13 @@ TAIL = """\
 
 def render() -> str:
     """The whole file."""
-    rows = ROWS.format(ids=_names(ID_FIELDS), sampling=_names(SAMPLING_FIELDS))
+    rows = ROWS.format(
+        ids=_names(ID_FIELDS),
+        sampling=_names(SAMPLING_FIELDS),
+        body_prompts=_names(tuple(name for name in BODY_PROMPTS if name != "prompt")),
+        body_settings=_names(BODY_SETTINGS),
+        unsupported=_names(tuple(UNSUPPORTED)),
+    )
     commands = [_command(command) for command in COMMANDS]
     return "\n".join([HEAD, *commands, rows, TAIL])
 

@@ -13,6 +13,8 @@ import pytest
 
 from santagen.cli.app import COMMANDS, Command
 from santagen.cli.settings import resolve, settings_of
+from santagen.io.batch_rows import BODY_PROMPTS, BODY_SETTINGS, UNSUPPORTED
+from santagen.io.rows import ID_FIELDS, PROMPT_FIELDS, SAMPLING_FIELDS
 from tests.cli import reference
 from tests.cli.helpers import Cli
 
@@ -60,6 +62,16 @@ def test_the_reference_has_every_option_of_every_command() -> None:
         for setting in settings_of(command.options):
             for flag in setting.flags:
                 assert f"`{flag}`" in part
+
+
+def test_the_reference_has_every_field_of_a_row() -> None:
+    prompts = reference.render().split("## Prompts\n")[1].split("\n## ")[0]
+    row, body = prompts.split("| field of `body` |")
+    for name in (*ID_FIELDS, *PROMPT_FIELDS, *SAMPLING_FIELDS, "body"):
+        assert f"`{name}`" in row
+    for name in (*BODY_PROMPTS, *BODY_SETTINGS, *UNSUPPORTED, "messages", "logprobs", "best_of"):
+        assert f"`{name}`" in body
+    assert set(SAMPLING_FIELDS) == set(BODY_SETTINGS)
 
 
 @pytest.mark.parametrize(("name", "example"), EXAMPLES)
