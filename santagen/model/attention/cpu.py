@@ -1,24 +1,18 @@
 """Attention on the CPU: block by block, so that a row's bits never depend on the rows beside it.
 
-Work is cut into pairs (query tile, cache block). A tile is one token in decode and up to TILE
-tokens of one sequence in prefill; with H query heads on one K/V head its rows are tokens x heads.
-Every pair is one product of fixed inner sizes, whose rows come out with the same bits in any
-number that is a multiple of ROW_MULTIPLE; the pairs of a tile are then joined in block order, one
-addition each.
+Work is cut into pairs (query tile, cache block) by cpu_tiles. With H query heads on one K/V head
+the rows of a tile are tokens x heads. Every pair is one product of fixed inner sizes, whose rows
+come out with the same bits in any number that is a multiple of ROW_MULTIPLE; the pairs of a tile
+are then joined in block order, one addition each. So prefill = decode = prefill over a cached
+prefix, to the bit.
 
-    sequence of 150 tokens, blocks of 64, tiles of 64:     block 0   block 1   block 2
-                                            tile 0          causal
-                                            tile 1           full     causal
-                                            tile 2           full      full     causal
-
-So prefill = decode = prefill over a cached prefix, to the bit. Keys lie transposed in their blocks
-([head_dim, block_size]): the score product then runs at twice the speed. Does not run on CUDA.
+Keys lie transposed in their blocks ([head_dim, block_size]): the score product then runs at twice
+the speed. Does not run on CUDA.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -27,47 +21,12 @@ from torch.nn.functional import embedding_bag
 
 from santagen.kernels.cpu_linear import VECTORS, cpu_activation
 from santagen.model.attention.base import CacheShape, KVCache, Seqlen
+from santagen.model.attention.cpu_tiles import TileGroup, plan_decode, plan_prefill
 
-TILE = 64
 ROW_MULTIPLE = 4  # products of fewer or odd rows take other code paths, with other rounding
-MAX_PAIRS = 192  # pairs computed at once in prefill: bounds the score matrix
-VIEW_SHARE = 0.6  # decode reads the cache in place when this share of the block range is wanted
 EXP2_GRAIN = 32768  # see cpu_activation
 LOG2_E = math.log2(math.e)  # softmax is taken to base 2: torch.exp is up to 40 times slower where
 # arguments are -inf or results denormal, torch.exp2 is not
-
-
-class Scratch:
-    """Buffers that the products of a forward write to, one after the other: fresh pages are
-    dear."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, Tensor] = {}
-
-    def take(self, name: str, like: Tensor, *shape: int) -> Tensor:
-        """An uninitialised tensor of `shape`; the next call of the same name may overwrite it."""
-        count, buffer = math.prod(shape), self._buffers.get(name)
-        if buffer is None or len(buffer) < count:
-            buffer = self._buffers[name] = like.new_empty(count)
-        return buffer[:count].view(shape)
-
-
-@dataclass
-class TileGroup:
-    """Tiles computed together. P pairs, N tiles, M tokens a tile, J blocks of the longest tile."""
-
-    tokens: Tensor | None  # [N, M] index into the packed query tokens, padding repeats one of the
-    # tile's; None in decode, where tile n is token n
-    keep: Tensor | None  # [N, M] bool: which of them are real; None when all are
-    pair_tile: Tensor  # [P]
-    pair_block: Tensor | slice  # [P] cache block, or a range of blocks in place
-    extra_block: Tensor | None  # blocks read again for other owners, after the range
-    mask: Tensor  # of the first pairs, [masked, 1, M, 1, block_size] bool, True = not visible; in
-    # decode what to add to the scores of every pair, [P, 1, 1, block_size], 0 or -inf
-    joined: Tensor  # [N, J] pair of each tile and block step, the first one's where there is none
-    bags: Tensor  # the pairs of tile 0 in block order, then those of tile 1, ...
-    bag_starts: Tensor  # [N]
-    scratch: Scratch  # one for all groups and layers of a forward
 
 
 class CpuAttention:
@@ -93,33 +52,10 @@ class CpuAttention:
     def plan(
         self, seqlen: Seqlen, block_tables: Tensor, max_s: int, decode: bool
     ) -> list[TileGroup]:
+        if not decode:
+            return plan_prefill(seqlen, block_tables, self.block_size)
         assert seqlen.kv_lengths is not None
-        block_size = self.block_size
-        kv_lengths = seqlen.kv_lengths.long()
-        if decode:
-            last = kv_lengths - 1
-            position, tables = last.unsqueeze(1), block_tables.long()
-            return [_group(None, position, None, tables, block_size, Scratch())]
-        assert seqlen.cu_seqlen_q is not None and seqlen.max_q is not None
-        width = 1 if seqlen.max_q == 1 else TILE
-        sequence, start = _tiles(seqlen.input_lengths.long(), width)
-        length = (seqlen.input_lengths.long()[sequence] - start).clamp(max=width)  # [tiles]
-        step = torch.arange(width)
-        keep = step < length.unsqueeze(1)
-        inside = torch.minimum(step.expand(len(start), -1), (length - 1).unsqueeze(1))
-        tokens = seqlen.cu_seqlen_q.long()[sequence].unsqueeze(1) + start.unsqueeze(1) + inside
-        position = seqlen.cache_lengths.long()[sequence].unsqueeze(1) + start.unsqueeze(1) + inside
-        tables = block_tables.long()[sequence]
-        blocks = position[:, -1] // block_size + 1
-        groups, begin, pairs, scratch = [], 0, 0, Scratch()
-        for tile, count in enumerate([*blocks.tolist(), MAX_PAIRS + 1]):
-            if (pairs + count > MAX_PAIRS and tile > begin) or tile == len(blocks):
-                part = slice(begin, tile)
-                cut = (tokens[part], position[part], keep[part], tables[part])
-                groups.append(_group(*cut, block_size, scratch))
-                begin, pairs = tile, 0
-            pairs += count
-        return groups
+        return [plan_decode(seqlen.kv_lengths, block_tables, self.block_size)]
 
     def write(self, cache: KVCache, key: Tensor, value: Tensor, slots: Tensor) -> None:
         key_cache, value_cache = cache  # [blocks, kv heads, D, bs], [blocks, kv heads, bs, D]
@@ -193,76 +129,6 @@ def _runs(slots: Tensor, block_size: int) -> tuple[Tensor, Tensor] | None:
     return slots[first] // block_size, first.unsqueeze(1) + step
 
 
-def _tiles(lengths: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """(sequence, first token within it) of every tile of `width` tokens."""
-    counts = (lengths + width - 1) // width
-    sequence = torch.repeat_interleave(torch.arange(len(lengths)), counts)
-    first = torch.cumsum(counts, 0) - counts
-    return sequence, (torch.arange(len(sequence)) - first[sequence]) * width
-
-
-def _group(
-    tokens: Tensor | None,
-    position: Tensor,
-    keep: Tensor | None,
-    tables: Tensor,
-    block_size: int,
-    scratch: Scratch,
-) -> TileGroup:
-    """position: [tiles, M] absolute; tables: [tiles, max_blocks]. tokens None: decode."""
-    decode = tokens is None
-    blocks = position[:, -1] // block_size + 1  # [tiles]
-    longest = int(blocks.max())
-    real = torch.arange(longest) < blocks.unsqueeze(1)  # [tiles, J]
-    tile, number = real.nonzero(as_tuple=True)  # of every wanted pair
-    wanted = tables[tile, number]
-    # A pair needs a mask where its block reaches past the first token of the tile.
-    needs = (number + 1) * block_size - 1 > position[tile, 0]
-    if decode:
-        order, pair_block, extra = _in_place(wanted)
-    else:
-        order, extra = torch.cat([needs.nonzero(), (~needs).nonzero()]).squeeze(1), None
-        pair_block = wanted[order]
-    computed = order >= 0
-    where = torch.empty(len(tile), dtype=torch.long)  # of every wanted pair among the computed ones
-    where[order[computed]] = computed.nonzero().squeeze(1)
-    starts = torch.cumsum(blocks, 0) - blocks
-    joined = where[starts].unsqueeze(1).repeat(1, longest)
-    joined[real] = where
-    keys = number[needs].unsqueeze(1) * block_size + torch.arange(block_size)  # [masked, bs]
-    mask = keys.unsqueeze(1) > position[tile[needs]].unsqueeze(2)
-    if decode:
-        bias = torch.zeros(len(order), block_size)
-        bias[where[needs]] = torch.zeros(mask.shape[0], block_size).masked_fill_(
-            mask.squeeze(1), -torch.inf
-        )
-        mask = bias.view(-1, 1, 1, block_size)
-    else:
-        mask = mask.unsqueeze(1).unsqueeze(3)
-    pair_tile = tile[order.clamp(min=0)]
-    return TileGroup(
-        tokens, keep, pair_tile, pair_block, extra, mask, joined, where, starts, scratch
-    )
-
-
-def _in_place(block: Tensor) -> tuple[Tensor, Tensor | slice, Tensor | None]:
-    """Order the wanted pairs by where their blocks lie, so that decode reads the cache uncopied.
-
-    Returns (order: which pair each computed one is, -1 for a block nobody asked for; the blocks;
-    the blocks of second and later owners).
-    """
-    low, high = int(block.min()), int(block.max()) + 1
-    pairs = torch.arange(len(block))
-    owner = torch.full((high - low,), -1)
-    owner[block - low] = pairs  # the last owner stays
-    first = owner[block - low] == pairs
-    if int(first.sum()) < VIEW_SHARE * (high - low):
-        return pairs, block, None
-    again = (~first).nonzero().squeeze(1)
-    order = torch.cat([owner, again])
-    return order, slice(low, high), block[again] if len(again) else None
-
-
 def _blocks(cache: Tensor, group: TileGroup) -> Tensor:
     """The wanted blocks, [P x kv heads, ...]: in place where they lie together, copied where
     not."""
@@ -281,41 +147,53 @@ def _attend(query: Tensor, cache: KVCache, group: TileGroup, scale: float) -> Te
     In float32 whatever the cache holds: scores of this family go past what float16 has.
     """
     key_cache, value_cache = cache
-    kv_heads, (heads, dim) = key_cache.shape[1], query.shape[1:]
-    per_kv = heads // kv_heads
-    dtype, query = query.dtype, query.float() * (scale * LOG2_E)
-    tiled = query.unsqueeze(1) if group.tokens is None else query[group.tokens]
-    tiles, width = tiled.shape[:2]
-    pairs, rows = len(group.pair_tile), width * per_kv
-    # [tiles, kv heads, M x heads of that kv head, D], rows padded for the product
-    tiled = tiled.view(tiles, width, kv_heads, per_kv, dim)
-    tiled = tiled.transpose(1, 2).reshape(tiles, kv_heads, rows, dim)
-    size = value_cache.shape[2]
+    kv_heads, size = value_cache.shape[1:3]
+    tiled = _tiled(query.float() * (scale * LOG2_E), group, kv_heads)
+    tiles, _, rows, dim = tiled.shape
     multiple = max(ROW_MULTIPLE, VECTORS // math.gcd(VECTORS, size))
     padded = -(-rows // multiple) * multiple
     if padded != rows:
         tiled = torch.nn.functional.pad(tiled, (0, 0, 0, padded - rows))
     paired = tiled.index_select(0, group.pair_tile).flatten(0, 1)
-    scores = group.scratch.take("scores", query, pairs * kv_heads, padded, size)
-    partial = group.scratch.take("partial", query, pairs * kv_heads, padded, dim)
+    pairs = len(group.pair_tile)
+    scores = group.scratch.take("scores", paired, pairs * kv_heads, padded, size)
+    partial = group.scratch.take("partial", paired, pairs * kv_heads, padded, dim)
     torch.bmm(paired, _blocks(key_cache, group).float(), out=scores)
-    scores = scores.view(pairs, kv_heads, padded, size)
-    if group.tokens is None:
-        scores.add_(group.mask)
-    else:  # the masked pairs come first
-        masked = scores[: len(group.mask), :, :rows].unflatten(2, (width, per_kv))
-        masked.masked_fill_(group.mask, -torch.inf)
-    # Every row's own maximum, over all its blocks: its first block always has a visible key.
-    highest = scores.amax(-1, keepdim=True)[group.joined].amax(1)  # [tiles, kv heads, rows, 1]
-    scores.sub_(highest.index_select(0, group.pair_tile))
-    cpu_activation(torch.exp2_, scores.view(-1, VECTORS), EXP2_GRAIN)
-    total = scores.sum(-1, keepdim=True)
-    torch.bmm(scores.flatten(0, 1), _blocks(value_cache, group).float(), out=partial)
+    total = _exponentials(scores.view(pairs, kv_heads, padded, size), rows, group)
+    torch.bmm(scores, _blocks(value_cache, group).float(), out=partial)
     # Each tile's pairs, added in block order. A block that was computed for nobody may hold
     # anything: it is in no bag.
     shape = (tiles, kv_heads, padded)
     out = embedding_bag(group.bags, partial.view(pairs, -1), group.bag_starts, mode="sum")
     norm = embedding_bag(group.bags, total.view(pairs, -1), group.bag_starts, mode="sum")
     out = out.view(*shape, dim).div_(norm.view(*shape, 1))[:, :, :rows]
-    out = out.reshape(tiles, kv_heads, width, per_kv, dim).transpose(1, 2)
-    return out.reshape(tiles, width, heads, dim).to(dtype)
+    width = _width(group)
+    out = out.reshape(tiles, kv_heads, width, rows // width, dim).transpose(1, 2)
+    return out.reshape(tiles, width, -1, dim).to(query.dtype)
+
+
+def _width(group: TileGroup) -> int:
+    return 1 if group.tokens is None else group.tokens.shape[1]
+
+
+def _tiled(query: Tensor, group: TileGroup, kv_heads: int) -> Tensor:
+    """The queries by tile, [tiles, kv heads, M x heads of that kv head, head_dim]."""
+    tiled = query.unsqueeze(1) if group.tokens is None else query[group.tokens]
+    tiled = tiled.unflatten(2, (kv_heads, -1)).transpose(1, 2)
+    return tiled.flatten(2, 3)
+
+
+def _exponentials(scores: Tensor, rows: int, group: TileGroup) -> Tensor:
+    """Turn the scores [pairs, kv heads, padded rows, block_size] into 2 ** (score - the highest of
+    its row), 0 where the key is not visible; returns each row's sum, [pairs, kv heads, ..., 1]."""
+    if group.tokens is None:
+        scores.add_(group.mask)
+    else:  # the masked pairs come first
+        width = _width(group)
+        masked = scores[: len(group.mask), :, :rows].unflatten(2, (width, rows // width))
+        masked.masked_fill_(group.mask, -torch.inf)
+    # Every row's own maximum, over all its blocks: its first block always has a visible key.
+    highest = scores.amax(-1, keepdim=True)[group.joined].amax(1)  # [tiles, kv heads, rows, 1]
+    scores.sub_(highest.index_select(0, group.pair_tile))
+    cpu_activation(torch.exp2_, scores.view(-1, VECTORS), EXP2_GRAIN)
+    return scores.sum(-1, keepdim=True)
