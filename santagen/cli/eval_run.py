@@ -176,6 +176,7 @@ class Evaluation:
         llm = LLM(self.source, **engine_settings(self.options))
         for line in llm.describe():
             self.console.detail(line)
+        llm.engine.on_shrink = self.console.warn
 
         before = 0.0 if self.result is None else self.result.generating_before()
         started = time.monotonic()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from santagen.cli.console import Console
 from santagen.cli.generate import TOKENISED_TOGETHER, Job, with_rate
 from santagen.cli.generate_inputs import Inputs
 from santagen.cli.model import engine_settings
@@ -62,6 +63,7 @@ class Leader(Job):
     def _ready(self, rows: int) -> LLM:
         """Load this group's model, and wait until every rank has its own."""
         llm = load_shard(self.rank, self.inputs.source)
+        llm.engine.on_shrink = Console(any_rank=True).warn
         groups = self.world.data_parallel
         self.tokenised_together = draw_evenly(llm, groups, rows, self.inputs.params.n)
         self.stats = llm.engine.stats

@@ -9,8 +9,7 @@ def outlive_frees() -> None:
     """Have torch only warn where freeing pinned memory finds the GPU failed.
 
     Otherwise it ends the process there, by SIGABRT: it notes on the GPU until when the memory was
-    in use, and can't raise from a destructor. Releases before 2.13 know no such setting, and stay
-    so.
+    in use, and can't raise from a destructor. Releases that don't know the setting stay so.
     """
     change = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     try:

@@ -52,6 +52,34 @@ def killed_in_a_step() -> None:
     ModelRunner.launch = counted  # type: ignore[assignment,method-assign]
 
 
+def failing_launch(error: Exception, number: int) -> None:
+    """One launch ends in this error."""
+    from santagen.engine.model_runner import ModelRunner
+
+    launch, launches = ModelRunner.launch, 0
+
+    def counted(self: ModelRunner, step: object) -> object:
+        nonlocal launches
+        launches += 1
+        if launches == number:
+            raise error
+        return launch(self, step)  # type: ignore[arg-type]
+
+    ModelRunner.launch = counted  # type: ignore[assignment,method-assign]
+
+
+def little_memory() -> None:
+    import torch
+
+    failing_launch(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), 5)
+
+
+def lost_device() -> None:
+    import torch
+
+    failing_launch(torch.AcceleratorError("CUDA error: device-side assert triggered\nadvice"), 8)
+
+
 def never_connects() -> None:
     from santagen.parallel.cluster import Cluster
 

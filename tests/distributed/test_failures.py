@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import socket
@@ -16,7 +17,7 @@ from tests.distributed.processes import Ranks, start
 
 
 def said_once(ran: Ranks, text: str) -> None:
-    assert ran.err.count("error: ") == 1, ran.err
+    assert len(re.findall("^error: ", ran.err, re.MULTILINE)) == 1, ran.err
     assert ran.err.count(text) == 1, ran.err
     assert "hint: " in ran.err
     assert "Traceback" not in ran.err
@@ -101,6 +102,31 @@ def test_a_fault_on_one_rank_ends_all(prompts: Path, output: Path, sizes: tuple[
     assert ran.wait(60) == [2, 2]
     said_once(ran, "error: ZeroDivisionError: the model fell over")
     assert not output.exists()  # nothing is touched before every rank has its weights
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_lost_device_of_one_rank_ends_all_and_keeps_the_rows(
+    prompts: Path, single: Path, output: Path, rank: int
+) -> None:
+    command = ("generate", prompts, "-o", output, *SAMPLED, *NARROW)
+    ran = start(2, *command, before={rank: "lost_device"})
+    assert ran.wait(60) == [2, 2]
+    said_once(ran, "can't use it any more (CUDA error: device-side assert triggered)")
+    assert ran.err.count("Go on with: santagen generate") == 1 and "advice" not in ran.err
+    ran = start(2, *command, "--resume")
+    assert ran.wait() == [1, 1], ran.err
+    assert output.read_bytes() == single.read_bytes()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_group_without_memory_goes_on_smaller_and_says_so(
+    prompts: Path, single: Path, output: Path, rank: int
+) -> None:
+    command = ("generate", prompts, "-o", output, *SAMPLED, *NARROW)
+    ran = start(2, *command, before={rank: "little_memory"})
+    assert ran.wait() == [1, 1], ran.err
+    assert ran.err.count("warning: The device ran out of memory with") == 1
+    assert "UserWarning" not in ran.err and output.read_bytes() == single.read_bytes()
 
 
 def test_a_full_disk_under_one_part(prompts: Path, output: Path) -> None:

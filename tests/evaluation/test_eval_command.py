@@ -211,6 +211,28 @@ def test_faults_are_one_message(
     assert ran.code == 2 and message in ran.err and "Traceback" not in ran.err
 
 
+def test_a_device_without_memory_goes_on_smaller_and_says_so(
+    cli: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    import torch
+
+    from santagen.engine.model_runner import ModelRunner
+
+    launch, launches = ModelRunner.launch, [0]
+
+    def scarce(self: ModelRunner, step: Any) -> Any:
+        launches[0] += 1
+        if launches[0] == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return launch(self, step)
+
+    monkeypatch.setattr(ModelRunner, "launch", scarce)
+    words = ["mini", "--only", "Mini/1", "--only", "Mini/4", "-n", 2, "--length-limit", 150]
+    ran = cli(*words, ALLOW, "-o", tmp_path / "r.json")
+    assert ran.code == 0 and "4 samples" in ran.err, ran.err
+    assert ran.err.count("warning: The device ran out of memory with 4 sequences") == 1
+
+
 def test_several_processes_are_refused_with_a_remedy(monkeypatch: Any, cli: Any) -> None:
     for name, value in (("WORLD_SIZE", "2"), ("RANK", "0"), ("LOCAL_RANK", "0")):
         monkeypatch.setenv(name, value)
