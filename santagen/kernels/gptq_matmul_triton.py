@@ -2,7 +2,8 @@
 
 Both work on transposed tiles: the weight [outputs, rows] is the first factor of tl.dot, so that it
 is taken apart in registers and goes to the tensor cores without a trip through shared memory, and
-the batch, padded to 16 only, is the second.
+the batch, padded to 8 only, is the second. Zero points come in after the sum over a tile: their
+loads, and those of the scales, are then under way while it is computed.
 """
 
 # Triton types a kernel's arguments at launch:
@@ -17,11 +18,12 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from santagen.config import TANH_GELUS
 from santagen.kernels.activation_triton import activate
 from santagen.kernels.gptq_packed import PackedWeight
-from santagen.kernels.triton_support import interpreted
+from santagen.kernels.triton_support import early_launch, interpreted
 
 
 class Config(NamedTuple):
@@ -35,8 +37,9 @@ class Config(NamedTuple):
 
 # By BLOCK_M, a program's rows of x: as many programs fit on a multiprocessor as are wanted.
 CONFIGS = {
-    16: Config(128, 4, 4, 4),
-    32: Config(128, 8, 4, 2),
+    8: Config(64, 4, 2, 8),
+    16: Config(64, 2, 3, 6),
+    32: Config(64, 4, 3, 4),
     64: Config(64, 4, 3, 3),
     128: Config(128, 8, 3, 1),
 }
@@ -45,31 +48,29 @@ INTERPRETED_SMS = 4
 
 
 @triton.constexpr_function
-def _take_pair(shift: int, bits: int) -> str:
-    """PTX: two fields of a register's halves, read as bfloat16 128 + code, less $2."""
-    mask = (2**bits - 1) * 0x10001
+def _take_pair(at: int, bits: int) -> str:
+    """PTX: the fields at bit `at` of a register's halves as bfloat16 code / 64.
+
+    The smallest bfloat16 numbers are linear in their bits: 0 to 255 stand for multiples of 2^-133,
+    so that a field is a number where it stands, and one product brings it up.
+    """
+    shift, place = at // 8 * 8, at % 8
+    field, power = (2**bits - 1) << place, 254 - place  # of 2^(127 - place), biased
     return (
-        f"{{ .reg .b32 t; shr.u32 t, $1, {shift}; and.b32 t, t, {mask}; "
-        "or.b32 t, t, 0x43004300; sub.rn.bf16x2 $0, t, $2; }"
+        f"{{ .reg .b32 t, up; shr.u32 t, $1, {shift}; and.b32 t, t, {field * 0x10001}; "
+        f"mov.b32 up, {(power << 7) * 0x10001}; mul.rn.bf16x2 $0, t, up; }}"
     )
 
 
 @triton.jit
-def _plane(
-    words, zero, J: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr, PAIRS: tl.constexpr
-):
-    """Plane J of words [N, depth] less the zero points [N], exactly, as DTYPE."""
+def _plane(words, J: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr, PAIRS: tl.constexpr):
+    """Plane J of words [N, depth] as DTYPE; with PAIRS, two words to a register, a 64th of it."""
     if PAIRS:
-        # Two words to a register; a code below 128 is the low bits of the bfloat16 128 + code.
-        biased = (zero.to(tl.float32) + 128.0).to(tl.bfloat16)
-        biased = tl.broadcast_to(biased[:, None], words.shape)
         return tl.inline_asm_elementwise(
-            _take_pair(J * BITS, BITS), "=r,r,r", [words, biased], dtype=tl.bfloat16,
-            is_pure=True, pack=2,
+            _take_pair(J * BITS, BITS), "=r,r", [words], dtype=tl.bfloat16, is_pure=True, pack=2
         )
     code = (words.to(tl.int32) >> (J * BITS)) & (2**BITS - 1)
-    biased = (code | 0x4B000000).to(tl.float32, bitcast=True)
-    return (biased - (zero.to(tl.float32) + 8388608.0)[:, None]).to(DTYPE)  # 2^23 + code
+    return ((code | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0).to(DTYPE)  # 2^23 + code
 
 
 @triton.jit(do_not_specialize=["rows", "outputs", "tiles", "splits"])
@@ -78,9 +79,11 @@ def _matmul_kernel(
     x_row, rows, outputs, tiles, splits,
     BITS: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, HAS_BIAS: tl.constexpr, ACT: tl.constexpr, PAIRS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    UNROLL: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):
     """Grid [tiles of N, tiles of M, splits of K]; the last program of a tile sums its shares."""
+    if EARLY:
+        gdc_wait()
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     split = tl.program_id(2)
@@ -93,14 +96,21 @@ def _matmul_kernel(
         at = word_ptr + row * DEPTH + (n * DEPTH)[:, None] + d[None, :]
         words = tl.load(at, mask=in_n[:, None], other=0)
         scale = tl.load(scale_ptr + row + n, mask=in_n, other=0.0).to(tl.float32)
-        zero = tl.load(zero_ptr + row + n, mask=in_n, other=0)
+        zero = tl.load(zero_ptr + row + n, mask=in_n, other=0).to(tl.float32)
         part = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+        sums = part  # of x, in each row alike: what a zero point takes off
         for j in tl.static_range(TILE // DEPTH):
             k = tile * TILE + j * DEPTH + d
             x = tl.load(x_at + k[:, None], mask=in_m[None, :], other=0.0)
-            weight = _plane(words, zero, j, BITS, x_ptr.dtype.element_ty, PAIRS)
+            weight = _plane(words, j, BITS, x.dtype, PAIRS)
             part = tl.dot(weight, x, part, input_precision=PRECISION)
-        acc += part * scale[:, None]
+            sums = tl.dot(tl.full(weight.shape, 1.0, x.dtype), x, sums, input_precision=PRECISION)
+        if PAIRS:
+            scale *= 64.0
+            zero *= 0.015625
+        acc += (part - sums * zero[:, None]) * scale[:, None]
+    if EARLY:
+        gdc_launch_dependents()  # not sooner: its programs would take the place of these
     mask = in_n[:, None] & in_m[None, :]
     place = m[None, :] * outputs + n[:, None]
     last = True
@@ -113,7 +123,7 @@ def _matmul_kernel(
         if last:
             tl.store(counter_ptr, 0)  # for the next launch
             acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-            for number in tl.range(0, splits):
+            for number in tl.range(0, splits, loop_unroll_factor=UNROLL):
                 # The first-level cache may hold older ones.
                 at = part_ptr + number * size + place
                 acc += tl.load(at, mask=mask, other=0.0, cache_modifier=".cg")
@@ -139,10 +149,10 @@ def _dequantize_kernel(
     at = word_ptr + row * DEPTH + (n * DEPTH)[:, None] + d[None, :]
     words = tl.load(at, mask=in_n[:, None], other=0)
     scale = tl.load(scale_ptr + row + n, mask=in_n, other=0.0).to(tl.float32)
-    zero = tl.load(zero_ptr + row + n, mask=in_n, other=0)
+    zero = tl.load(zero_ptr + row + n, mask=in_n, other=0).to(tl.float32)
     out_at = out_ptr + n.to(tl.int64)[:, None] * out_row + tile * TILE + d[None, :]
     for j in tl.static_range(TILE // DEPTH):
-        weight = _plane(words, zero, j, BITS, tl.float32, False) * scale[:, None]
+        weight = (_plane(words, j, BITS, tl.float32, False) - zero[:, None]) * scale[:, None]
         at = out_at + j * DEPTH
         tl.store(at, weight.to(out_ptr.dtype.element_ty), mask=in_n[:, None])
 
@@ -185,8 +195,9 @@ def launch(
         splits,
         BITS=weight.bits, TILE=weight.tile, DEPTH=depth, BLOCK_M=block_m, BLOCK_N=config.block_n,
         HAS_BIAS=bias is not None, ACT="gelu_tanh" if act in TANH_GELUS else act or "",
-        PAIRS=takes_pairs(weight, x), PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        num_warps=config.warps, num_stages=config.stages,
+        PAIRS=takes_pairs(weight, x), UNROLL=4 if block_m <= 16 else 1,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        num_warps=config.warps, num_stages=config.stages, **early_launch(x.device),
     )  # fmt: skip
     return out
 

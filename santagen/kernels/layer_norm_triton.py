@@ -9,6 +9,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from santagen.kernels.triton_support import early_launch
 
 
 @triton.jit
@@ -25,11 +28,17 @@ def _layer_norm_kernel(
     normed_ptr, sum_ptr, x_ptr, residual_ptr, bias_of_x_ptr, weight_ptr, bias_ptr, place_ptr, eps,
     x_row, residual_row, width,
     HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_PLACE: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):
+    if EARLY:
+        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     e = tl.arange(0, BLOCK)
     mask = e < width
+    weight = tl.load(weight_ptr + e, mask=mask, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + e, mask=mask, other=0.0).to(tl.float32)
+    if EARLY:
+        gdc_wait()
     total = tl.load(x_ptr + row * x_row + e, mask=mask, other=0.0).to(tl.float32)
     if HAS_BIAS:
         total += tl.load(bias_of_x_ptr + e, mask=mask, other=0.0).to(tl.float32)
@@ -40,8 +49,6 @@ def _layer_norm_kernel(
     if HAS_RESIDUAL or HAS_BIAS:
         tl.store(sum_ptr + row * width + e, rounded, mask=mask)
     normed = standardise(rounded.to(tl.float32), mask, width, eps)
-    weight = tl.load(weight_ptr + e, mask=mask, other=0.0).to(tl.float32)
-    bias = tl.load(bias_ptr + e, mask=mask, other=0.0).to(tl.float32)
     normed = normed * weight + bias
     at = e
     if HAS_PLACE:
@@ -75,6 +82,6 @@ def launch(
         x.stride(0), x.stride(0) if residual is None else residual.stride(0), width,
         HAS_RESIDUAL=residual is not None, HAS_BIAS=bias_of_x is not None,
         HAS_PLACE=place is not None, BLOCK=block,
-        num_warps=min(max(block // 512, 1), 8),
+        num_warps=min(max(block // 512, 1), 8), **early_launch(x.device),
     )
     return normed, total

@@ -17,9 +17,13 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from santagen.kernels.triton_support import early_launch
 
 LOG2_E = 1.4426950408889634
 MAX_SPLITS = 64
+COUNTED_GROUP = 16
 
 
 @triton.jit
@@ -40,9 +44,12 @@ def _decode_kernel(
     k_head, v_block, v_token, v_head, table_row, k_new_row, k_new_head, v_new_row, v_new_head,
     splits, GROUP, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     D: tl.constexpr, GROUP_PADDED: tl.constexpr, D_PADDED: tl.constexpr, BLOCK_N: tl.constexpr,
-    FUSED: tl.constexpr, COUNTED: tl.constexpr, PRECISION: tl.constexpr,
+    FUSED: tl.constexpr, COUNTED: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):
     """Grid [B, Hkv, splits]. Float32 part [B, H, splits, D], lse [B, H, splits]."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -156,9 +163,12 @@ def _combine(
 @triton.jit(do_not_specialize=["splits"])
 def _combine_kernel(
     out_ptr, part_ptr, lse_ptr, out_row, out_head, splits,
-    MAX_SPLITS: tl.constexpr, D: tl.constexpr, D_PADDED: tl.constexpr,
+    MAX_SPLITS: tl.constexpr, D: tl.constexpr, D_PADDED: tl.constexpr, EARLY: tl.constexpr,
 ):
     """Grid [B, H]: the shares of one head, weighted by their softmax sums; no share gives 0."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     split = tl.arange(0, MAX_SPLITS)
@@ -226,7 +236,8 @@ def decode(
         shape = (rows, heads, num_splits, size)
         part = torch.empty(shape, dtype=torch.float32, device=q.device)
         lse = torch.empty(shape[:3], dtype=torch.float32, device=q.device)
-    counted = num_splits > 1 and counters is not None
+    # one program combines all heads of a group: many of them do not fit its registers
+    counted = num_splits > 1 and counters is not None and group <= COUNTED_GROUP
     assert counters is None or counters.numel() >= rows * kv_heads
     _decode_kernel[rows, kv_heads, num_splits](
         out, part, lse, counters if counted else context_len, q, k_cache, v_cache, block_table,
@@ -240,11 +251,11 @@ def decode(
         D_PADDED=max(16, triton.next_power_of_2(size)), BLOCK_N=block_n,
         FUSED=fused, COUNTED=counted,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=warps, num_stages=stages,
+        num_warps=warps, num_stages=stages, **early_launch(q.device),
     )
     if num_splits > 1 and not counted:
         _combine_kernel[rows, heads](
             out, part, lse, out.stride(0), out.stride(1), num_splits, MAX_SPLITS=MAX_SPLITS, D=size,
-            D_PADDED=triton.next_power_of_2(size), num_warps=4,
+            D_PADDED=triton.next_power_of_2(size), num_warps=4, **early_launch(q.device),
         )
     return out

@@ -10,19 +10,21 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from santagen.kernels.activation_triton import gelu_tanh
 from santagen.kernels.layer_norm_triton import standardise
 from santagen.kernels.row_linear import Norm
+from santagen.kernels.triton_support import early_launch
 
 
 @triton.jit
 def _row_linear_kernel(
     y_ptr, sum_ptr, x_ptr, residual_ptr, scale_ptr, shift_ptr, weight_ptr, bias_ptr, eps, outputs,
     K: tl.constexpr, NORM: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr,
-    GELU: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GELU: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):
-    """Grid [tiles of outputs]. With NORM one tile holds all of K."""
+    """Grid [tiles of outputs]. With NORM one tile holds all of K. Weights come before the wait."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     rows = weight_ptr + n.to(tl.int64)[:, None] * K
@@ -31,11 +33,13 @@ def _row_linear_kernel(
     if NORM:
         inside = k < K
         weight = tl.load(rows + k[None, :], mask=valid & inside[None, :], other=0.0)
+        scale = tl.load(scale_ptr + k, mask=inside, other=0.0).to(tl.float32)
+        shift = tl.load(shift_ptr + k, mask=inside, other=0.0).to(tl.float32)
+        if EARLY:
+            gdc_wait()
         total = tl.load(x_ptr + k, mask=inside, other=0.0).to(tl.float32)
         if HAS_RESIDUAL:
             total += tl.load(residual_ptr + k, mask=inside, other=0.0).to(tl.float32)
-        scale = tl.load(scale_ptr + k, mask=inside, other=0.0).to(tl.float32)
-        shift = tl.load(shift_ptr + k, mask=inside, other=0.0).to(tl.float32)
         rounded = total.to(y_ptr.dtype.element_ty)
         if HAS_RESIDUAL:
             if tl.program_id(0) == 0:
@@ -48,9 +52,13 @@ def _row_linear_kernel(
         for first in tl.static_range(0, K, BLOCK_K):
             inside = first + k < K
             weight = tl.load(rows + (first + k)[None, :], mask=valid & inside[None, :], other=0.0)
+            if EARLY and first == 0:
+                gdc_wait()
             x = tl.load(x_ptr + first + k, mask=inside, other=0.0).to(tl.float32)
             partial += weight.to(tl.float32) * x[None, :]
         acc = tl.sum(partial, 1)
+    if EARLY:
+        gdc_launch_dependents()  # not sooner: its programs would take the place of these
     if HAS_BIAS:
         acc += tl.load(bias_ptr + n, mask=n < outputs, other=0.0).to(tl.float32)
     if GELU:
@@ -86,5 +94,6 @@ def launch(
         x if bias is None else bias, eps, outputs,
         K=width, NORM=norm is not None, HAS_RESIDUAL=residual is not None,
         HAS_BIAS=bias is not None, GELU=gelu, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
+        **early_launch(x.device),
     )
     return y, total

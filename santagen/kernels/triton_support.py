@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -22,3 +24,16 @@ def interpreted() -> bool:
 def runs_triton(x: Tensor) -> bool:
     """Kernels are launched for tensors like x: on CUDA with Triton, or in the interpreter."""
     return has_triton() and (x.device.type == "cuda" or interpreted())
+
+
+@cache
+def early_launch(device: torch.device) -> dict[str, Any]:
+    """Arguments of a kernel that may be launched before the one it follows has ended.
+
+    Such a kernel calls gdc_wait before it reads or writes anything that another kernel does, and
+    gdc_launch_dependents where the next one's programs may take up room. Few rows gain: what a
+    launch costs is hidden. It needs compute capability 9.
+    """
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
+        return {"EARLY": False}
+    return {"EARLY": True, "launch_pdl": True}
