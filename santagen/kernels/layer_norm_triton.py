@@ -37,6 +37,9 @@ def _layer_norm_kernel(
     mask = e < width
     weight = tl.load(weight_ptr + e, mask=mask, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + e, mask=mask, other=0.0).to(tl.float32)
+    at = e
+    if HAS_PLACE:
+        at = tl.load(place_ptr + e, mask=mask, other=0)
     if EARLY:
         gdc_wait()
     total = tl.load(x_ptr + row * x_row + e, mask=mask, other=0.0).to(tl.float32)
@@ -50,9 +53,6 @@ def _layer_norm_kernel(
         tl.store(sum_ptr + row * width + e, rounded, mask=mask)
     normed = standardise(rounded.to(tl.float32), mask, width, eps)
     normed = normed * weight + bias
-    at = e
-    if HAS_PLACE:
-        at = tl.load(place_ptr + e, mask=mask, other=0)
     tl.store(normed_ptr + row * width + at, normed.to(normed_ptr.dtype.element_ty), mask=mask)
 
 

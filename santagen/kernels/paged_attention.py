@@ -30,6 +30,7 @@ def paged_mqa_decode(
     num_splits: int,
     counters: Tensor | None = None,
     config: tuple[int, int, int] | None = None,
+    place: Tensor | None = None,
 ) -> Tensor:
     """One new token per sequence against its whole context; returns out [B, H, D].
 
@@ -40,13 +41,14 @@ def paged_mqa_decode(
     such as parts of a fused QKV product. num_splits: programs that share a sequence, see
     `choose_num_splits`. counters: B * Hkv or more int32 zeros, left zero, that launches on one
     stream may share; with them the shares are combined in the same launch. config: tile, warps and
-    stages; fixed like num_splits, a row has the same bits in every batch.
+    stages; fixed like num_splits, a row has the same bits in every batch. place: a permutation
+    [H * D] int32; element e of a row's output is then put at place[e].
     """
     from santagen.kernels.paged_decode_triton import decode
 
     return decode(
         q, k_cache, v_cache, block_table, context_len, scale, out, k_new, v_new, slot, num_splits,
-        counters, config,
+        counters, config, place,
     )
 
 
@@ -80,6 +82,7 @@ def paged_mqa_decode_reference(
     num_splits: int = 1,
     counters: Tensor | None = None,
     config: tuple[int, int, int] | None = None,
+    place: Tensor | None = None,
 ) -> Tensor:
     """`paged_mqa_decode` in plain torch, in float32 inside. It waits for the device."""
     out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
@@ -95,7 +98,10 @@ def paged_mqa_decode_reference(
             if int(slot[row]) >= 0:
                 own = slice(row, row + 1)
                 write_kv_reference(k_new[own], v_new[own], k_cache, v_cache, slot[own])
-        out[row] = _attend(q[row : row + 1], key, value, scale)[0].to(out.dtype)
+        found = _attend(q[row : row + 1], key, value, scale)[0].to(out.dtype)
+        if place is not None:
+            found = torch.empty_like(found).flatten().index_copy_(0, place.long(), found.flatten())
+        out[row] = found.view(out.shape[1:])
     return out
 
 

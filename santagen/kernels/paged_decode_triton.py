@@ -42,9 +42,10 @@ def _decode_kernel(
     out_ptr, part_ptr, lse_ptr, counter_ptr, q_ptr, k_cache_ptr, v_cache_ptr, table_ptr, length_ptr,
     k_new_ptr, v_new_ptr, slot_ptr, scale_log2, out_row, out_head, q_row, q_head, k_block, k_token,
     k_head, v_block, v_token, v_head, table_row, k_new_row, k_new_head, v_new_row, v_new_head,
-    splits, GROUP, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    D: tl.constexpr, GROUP_PADDED: tl.constexpr, D_PADDED: tl.constexpr, BLOCK_N: tl.constexpr,
-    FUSED: tl.constexpr, COUNTED: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
+    place_ptr, splits, GROUP, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, D: tl.constexpr, GROUP_PADDED: tl.constexpr, D_PADDED: tl.constexpr,
+    BLOCK_N: tl.constexpr, FUSED: tl.constexpr, COUNTED: tl.constexpr, HAS_PLACE: tl.constexpr,
+    PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):
     """Grid [B, Hkv, splits]. Float32 part [B, H, splits, D], lse [B, H, splits]."""
     if EARLY:
@@ -116,7 +117,11 @@ def _decode_kernel(
         top = new_top
 
     acc = acc / tl.where(total > 0, total, 1.0)[:, None]
-    out_at = out_ptr + row * out_row + heads[:, None] * out_head + d[None, :]
+    if HAS_PLACE:
+        at = tl.load(place_ptr + heads[:, None] * D + d[None, :], mask=mask, other=0)
+    else:
+        at = heads[:, None] * out_head + d[None, :]
+    out_at = out_ptr + row * out_row + at
     if not SPLIT:
         tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=mask)
     else:
@@ -162,8 +167,8 @@ def _combine(
 
 @triton.jit(do_not_specialize=["splits"])
 def _combine_kernel(
-    out_ptr, part_ptr, lse_ptr, out_row, out_head, splits,
-    MAX_SPLITS: tl.constexpr, D: tl.constexpr, D_PADDED: tl.constexpr, EARLY: tl.constexpr,
+    out_ptr, part_ptr, lse_ptr, place_ptr, out_row, out_head, splits, MAX_SPLITS: tl.constexpr,
+    D: tl.constexpr, D_PADDED: tl.constexpr, HAS_PLACE: tl.constexpr, EARLY: tl.constexpr,
 ):
     """Grid [B, H]: the shares of one head, weighted by their softmax sums; no share gives 0."""
     if EARLY:
@@ -183,8 +188,10 @@ def _combine_kernel(
     )
     total = tl.sum(weight, 0)
     acc = tl.sum(part * weight[:, None], 0) / tl.where(total > 0, total, 1.0)
-    at = out_ptr + row * out_row + head * out_head + d
-    tl.store(at, acc.to(out_ptr.dtype.element_ty), mask=d < D)
+    at = head * out_head + d
+    if HAS_PLACE:
+        at = tl.load(place_ptr + head * D + d, mask=d < D, other=0)
+    tl.store(out_ptr + row * out_row + at, acc.to(out_ptr.dtype.element_ty), mask=d < D)
 
 
 def tile_config(dtype: torch.dtype, group: int, programs: int) -> tuple[int, int, int]:
@@ -213,6 +220,7 @@ def decode(
     num_splits: int,
     counters: Tensor | None = None,
     config: tuple[int, int, int] | None = None,
+    place: Tensor | None = None,
 ) -> Tensor:
     """As kernels.paged_attention.paged_mqa_decode. `config` overrides tile_config."""
     rows, heads, size = q.shape
@@ -239,23 +247,26 @@ def decode(
     # one program combines all heads of a group: many of them do not fit its registers
     counted = num_splits > 1 and counters is not None and group <= COUNTED_GROUP
     assert counters is None or counters.numel() >= rows * kv_heads
+    assert place is None or (out.is_contiguous() and place.shape == (heads * size,))
+    places = context_len if place is None else place  # not read without
     _decode_kernel[rows, kv_heads, num_splits](
         out, part, lse, counters if counted else context_len, q, k_cache, v_cache, block_table,
         context_len, k_new, v_new, slot, scale * LOG2_E, out.stride(0), out.stride(1),
         q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
         block_table.stride(0), k_new.stride(0), k_new.stride(1),
-        v_new.stride(0), v_new.stride(1), num_splits, group,
+        v_new.stride(0), v_new.stride(1), places, num_splits, group,
         SPLIT=num_splits > 1, MAX_SPLITS=MAX_SPLITS,
         BLOCK_SIZE=block_size, D=size,
         GROUP_PADDED=max(16, triton.next_power_of_2(group)),
         D_PADDED=max(16, triton.next_power_of_2(size)), BLOCK_N=block_n,
-        FUSED=fused, COUNTED=counted,
+        FUSED=fused, COUNTED=counted, HAS_PLACE=place is not None,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=warps, num_stages=stages, **early_launch(q.device),
     )
     if num_splits > 1 and not counted:
         _combine_kernel[rows, heads](
-            out, part, lse, out.stride(0), out.stride(1), num_splits, MAX_SPLITS=MAX_SPLITS, D=size,
-            D_PADDED=triton.next_power_of_2(size), num_warps=4, **early_launch(q.device),
+            out, part, lse, places, out.stride(0), out.stride(1), num_splits, MAX_SPLITS=MAX_SPLITS,
+            D=size, D_PADDED=triton.next_power_of_2(size), HAS_PLACE=place is not None,
+            num_warps=4, **early_launch(q.device),
         )
     return out

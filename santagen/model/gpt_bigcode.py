@@ -30,7 +30,12 @@ from santagen.model.layers import (
     TensorParallelRowLinear,
 )
 from santagen.model.multi_mqa import load_multi_mqa
-from santagen.model.quantized import QuantizedLinear, load_mlp, load_row
+from santagen.model.quantized import (
+    QuantizedLinear,
+    QuantizedRowLinear,
+    load_mlp,
+    load_row,
+)
 
 
 class FlashMQAttention(nn.Module):
@@ -56,6 +61,7 @@ class FlashMQAttention(nn.Module):
         inp = (parallel.rank * own, (parallel.rank + 1) * own)
         load = load_row if weights.packed else TensorParallelRowLinear.load
         self.c_proj = load(f"{prefix}.c_proj", weights, inp, parallel)
+        self.place = self.c_proj.place if isinstance(self.c_proj, QuantizedRowLinear) else None
 
     def forward(
         self,
@@ -78,14 +84,19 @@ class FlashMQAttention(nn.Module):
         query = query.view(tokens, self.num_heads, size)
         key = key.view(tokens, self.num_kv_heads, size)
         value = value.view(tokens, self.num_kv_heads, size)
+        place = None  # where c_proj wants each output, if the attention can put it there
         if not prefill:
-            out = attention.decode(query, key, value, cache, slots, plan, self.scale)
+            place = self.place if attention.orders_output else None
+            out = attention.decode(query, key, value, cache, slots, plan, self.scale, place)
         else:
             kept = slice(None) if prefill_cache_indices is None else prefill_cache_indices
             attention.write(cache, key[kept], value[kept], slots)
             out = attention.prefill(query, key, value, cache, plan, self.scale)
         out = add_rows(out.reshape(tokens, self.num_heads * size), rows)
-        return self.c_proj(out), residual
+        if place is None:
+            return self.c_proj(out), residual
+        assert isinstance(self.c_proj, QuantizedRowLinear)
+        return self.c_proj.of_ordered(out), residual
 
 
 class MLP(nn.Module):

@@ -2,9 +2,10 @@
 
 Act-order costs mlp.c_proj nothing: the outputs of c_fc, and their biases, are put in the order of
 c_proj's groups once, at load. A product after a LayerNorm has its input written in its order by the
-norm; attn.c_proj, and a weight with fillers, has it put in order first. How the
-integers are laid out and multiplied is kernels.gptq_packed's and kernels.gptq_matmul's business,
-whether they stay packed is decided by checkpoint.gptq_choice.
+norm, attn.c_proj by the attention of a decode step where that can do it; else, and for a weight
+with fillers, it is put in order first. How the integers are laid out and multiplied is
+kernels.gptq_packed's and kernels.gptq_matmul's business, whether they stay packed is decided by
+checkpoint.gptq_choice.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class QuantizedLinear(nn.Module):
         sizes = [part.outputs for part in parts]
         self.biases = (None,) * len(sizes) if bias is None else bias.split(sizes)
         self.counters = [new_counters(part.outputs, part.words.device) for part in parts]
-        # where the norm before this product puts each of its outputs; then the weight is in order
+        # where what comes before this product puts each of its outputs; the weight is then in order
         self.register_buffer("place", None, persistent=False)
         (first, *others), self.ordered = self.parts, self.parts
         if first.order is not None and not others and first.packed_inputs == first.inputs:
@@ -75,6 +76,10 @@ class QuantizedRowLinear(QuantizedLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.parallel.all_reduce(super().forward(x))
+
+    def of_ordered(self, x: Tensor) -> Tensor:
+        """The product of an x whose elements lie where `place` says."""
+        return self.parallel.all_reduce(self._multiply(x, self.ordered))
 
 
 def load_column(

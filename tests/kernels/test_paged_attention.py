@@ -61,6 +61,12 @@ def test_decode(shape: Shape, splits: int, fused: bool) -> None:
     assert counters is None or not counters.any()
     for cache, other in zip(caches, wanted_caches, strict=True):
         assert torch.equal(cache.nan_to_num(9.0), other.nan_to_num(9.0))
+    place = torch.randperm(heads * size, device=DEVICE).int()
+    options = {**new, "num_splits": splits, "counters": counters, "place": place}
+    ordered = pa.paged_mqa_decode(q, *caches, *arguments, **options)
+    assert torch.equal(ordered.flatten(1)[:, place.long()], out.flatten(1))
+    wanted = pa.paged_mqa_decode_reference(q, *wanted_caches, *arguments, **options)
+    torch.testing.assert_close(ordered, wanted, atol=tolerance(dtype), rtol=tolerance(dtype))
 
 
 @pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[1], SHAPES[4], SHAPES[5]], ids=str)

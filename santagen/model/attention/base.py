@@ -70,6 +70,7 @@ class AttentionBackend(Protocol):
         bool  # decode reads its lengths from device memory alone, so a CUDA graph may hold it
     )
     reads_in_place: bool  # decode is fastest where the live blocks lie together
+    orders_output: bool  # decode takes `place`
 
     def allocate(self, shape: CacheShape, dtype: torch.dtype, device: torch.device) -> KVCache:
         """Both caches of all layers, [n_layer, num_blocks, ...]."""
@@ -97,9 +98,11 @@ class AttentionBackend(Protocol):
         slots: Tensor,
         plan: Any,
         scale: float,
+        place: Tensor | None = None,
     ) -> Tensor:
         """query: [sequences, n_head, head_dim]; key, value, slots of the new tokens as in `write`.
-        Returns query's shape."""
+        Returns query's shape. place: a permutation [n_head * head_dim] int32; element e of a
+        row's output is then put at place[e]."""
         ...
 
 

@@ -36,6 +36,7 @@ class CpuAttention:
     block_multiple = 8
     capturable = False
     reads_in_place = True
+    orders_output = False
 
     def __init__(self, block_size: int = 64) -> None:
         self.block_size = block_size
@@ -100,6 +101,7 @@ class CpuAttention:
         slots: Tensor,
         plan: list[TileGroup],
         scale: float,
+        place: Tensor | None = None,
     ) -> Tensor:
         self.write(cache, key, value, slots)
         return _attend(query, cache, plan[0], scale).squeeze(1)

@@ -66,6 +66,7 @@ class FlashAttention:
     block_multiple = 256
     capturable = True
     reads_in_place = False
+    orders_output = False
 
     def __init__(self, fa3: Varlen | None = None, block_size: int = 256) -> None:
         import flash_attn
@@ -120,6 +121,7 @@ class FlashAttention:
         slots: Tensor,
         plan: FlashPlan,
         scale: float,
+        place: Tensor | None = None,
     ) -> Tensor:
         self.write(cache, key, value, slots)
         out = self._with_cache(

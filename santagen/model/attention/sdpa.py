@@ -30,6 +30,7 @@ class SdpaAttention:
     block_multiple = 1
     capturable = False
     reads_in_place = False
+    orders_output = False
 
     def __init__(self, block_size: int = 64) -> None:
         self.block_size = block_size
@@ -88,6 +89,7 @@ class SdpaAttention:
         slots: Tensor,
         plan: SdpaPlan,
         scale: float,
+        place: Tensor | None = None,
     ) -> Tensor:
         self.write(cache, key, value, slots)
         return self._attend(query, cache, plan, scale).squeeze(1)

@@ -50,6 +50,7 @@ class TritonAttention:
     block_multiple = 16
     capturable = True
     reads_in_place = False
+    orders_output = True
 
     def __init__(
         self, block_size: int = 64, varlen: Varlen | None = None, invariant: bool = False
@@ -144,6 +145,7 @@ class TritonAttention:
         slots: Tensor,
         plan: TritonPlan,
         scale: float,
+        place: Tensor | None = None,
     ) -> Tensor:
         return paged_mqa_decode(
             query,
@@ -157,6 +159,7 @@ class TritonAttention:
             num_splits=plan.num_splits,
             counters=plan.counters,
             config=self._config(query, cache) if self.invariant else None,
+            place=place,
         )
 
     @staticmethod
