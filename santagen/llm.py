@@ -33,7 +33,7 @@ from santagen.engine.rows import RowTable
 from santagen.engine.sampler import Sampler
 from santagen.engine.scheduler import Scheduler, SchedulerLimits
 from santagen.engine.warm_up import load_kernels, rehearse
-from santagen.errors import SantagenError
+from santagen.errors import SantagenError, is_out_of_memory
 from santagen.io.requests import RequestBuilder
 from santagen.model.attention import AttentionBackend, select_attention
 from santagen.model.fp8 import quantize_model
@@ -142,7 +142,9 @@ class LLM:
             self.max_model_len, rows = plan.max_model_len, plan.max_num_seqs
             try:
                 return self._runner_of(plan, model, known, end_ids)
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
                 if rows == 1 or self.parallel.world_size > 1:
                     raise SantagenError(
                         f"The device has no memory for a cache and {rows:,} sequences beside the "

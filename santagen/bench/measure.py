@@ -24,7 +24,7 @@ import torch
 
 from santagen.bench.cases import Case, Prompts, Repeat, Result, Timed
 from santagen.bench.probes import PeakMemory, synchronize
-from santagen.errors import SantagenError
+from santagen.errors import SantagenError, is_out_of_memory
 from santagen.kernels.packed_linear import storage_key
 from santagen.llm import LLM
 from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
@@ -152,6 +152,6 @@ def run_timed(llm: LLM, requests: list[Request]) -> Timed:
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether the device or the machine had no memory left."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+    if isinstance(error, MemoryError) or is_out_of_memory(error):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
