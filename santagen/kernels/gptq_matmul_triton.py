@@ -44,7 +44,6 @@ CONFIGS = {
     128: Config(128, 8, 3, 1),
 }
 MAX_SPLITS = 16
-PREFETCHED = 4  # tiles of a program
 INTERPRETED_SMS = 4
 
 
@@ -74,47 +73,25 @@ def _plane(words, J: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr, PAIR
     return ((code | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0).to(DTYPE)  # 2^23 + code
 
 
-@triton.jit
-def _prefetch(
-    word_ptr, first, start, stop, outputs, DEPTH: tl.constexpr, BLOCK_N: tl.constexpr,
-    TILES: tl.constexpr,
-):
-    """Have the words of the first tiles brought into the second-level cache."""
-    line: tl.constexpr = 1024 // word_ptr.dtype.element_ty.primitive_bitwidth  # words
-    count: tl.constexpr = BLOCK_N * DEPTH // line
-    number = tl.arange(0, TILES * count)
-    tile = tl.minimum(start + number // count, stop - 1)
-    at = (outputs.to(tl.int64) * tile + first) * DEPTH + (number % count) * line
-    at = tl.minimum(at, outputs.to(tl.int64) * stop * DEPTH - 1)
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [(word_ptr + at).to(tl.uint64)],
-        dtype=tl.int32, is_pure=False, pack=1,
-    )
-
-
 @triton.jit(do_not_specialize=["rows", "outputs", "tiles", "splits"])
 def _matmul_kernel(
     y_ptr, x_ptr, word_ptr, scale_ptr, zero_ptr, bias_ptr, part_ptr, counter_ptr,
     x_row, rows, outputs, tiles, splits,
     BITS: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, HAS_BIAS: tl.constexpr, ACT: tl.constexpr, PAIRS: tl.constexpr,
-    UNROLL: tl.constexpr, PREFETCHED: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
+    UNROLL: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):
     """Grid [tiles of N, tiles of M, splits of K]; the last program of a tile sums its shares."""
-    split = tl.program_id(2)
-    start, stop = split * tiles // splits, (split + 1) * tiles // splits
     if EARLY:
-        _prefetch(
-            word_ptr, tl.program_id(0) * BLOCK_N, start, stop, outputs, DEPTH, BLOCK_N, PREFETCHED
-        )
         gdc_wait()
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    split = tl.program_id(2)
     d = tl.arange(0, DEPTH)
     in_n, in_m = n < outputs, m < rows
     x_at = x_ptr + m.to(tl.int64)[None, :] * x_row
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    for tile in tl.range(start, stop):
+    for tile in tl.range(split * tiles // splits, (split + 1) * tiles // splits):
         row = outputs.to(tl.int64) * tile
         at = word_ptr + row * DEPTH + (n * DEPTH)[:, None] + d[None, :]
         words = tl.load(at, mask=in_n[:, None], other=0)
@@ -218,7 +195,7 @@ def launch(
         splits,
         BITS=weight.bits, TILE=weight.tile, DEPTH=depth, BLOCK_M=block_m, BLOCK_N=config.block_n,
         HAS_BIAS=bias is not None, ACT="gelu_tanh" if act in TANH_GELUS else act or "",
-        PAIRS=takes_pairs(weight, x), UNROLL=4 if block_m <= 16 else 1, PREFETCHED=PREFETCHED,
+        PAIRS=takes_pairs(weight, x), UNROLL=4 if block_m <= 16 else 1,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=config.warps, num_stages=config.stages, **early_launch(x.device),
     )  # fmt: skip
