@@ -13,6 +13,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from santagen.kernels.triton_support import early_launch
 
+SCATTER_PARTS, SCATTERED_ROWS = 8, 16
+
 
 @triton.jit
 def standardise(total, mask, width, eps):
@@ -28,18 +30,22 @@ def _layer_norm_kernel(
     normed_ptr, sum_ptr, x_ptr, residual_ptr, bias_of_x_ptr, weight_ptr, bias_ptr, place_ptr, eps,
     x_row, residual_row, width,
     HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_PLACE: tl.constexpr,
-    BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    BLOCK: tl.constexpr, PARTS: tl.constexpr, EARLY: tl.constexpr,
 ):
+    """Grid [rows, parts]: a program knows its whole row, and writes its part of it."""
     if EARLY:
         gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     e = tl.arange(0, BLOCK)
     mask = e < width
-    weight = tl.load(weight_ptr + e, mask=mask, other=0.0).to(tl.float32)
-    bias = tl.load(bias_ptr + e, mask=mask, other=0.0).to(tl.float32)
+    own = mask
+    if PARTS > 1:
+        own = mask & (e // (BLOCK // PARTS) == tl.program_id(1))
+    weight = tl.load(weight_ptr + e, mask=own, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + e, mask=own, other=0.0).to(tl.float32)
     at = e
     if HAS_PLACE:
-        at = tl.load(place_ptr + e, mask=mask, other=0)
+        at = tl.load(place_ptr + e, mask=own, other=0)
     if EARLY:
         gdc_wait()
     total = tl.load(x_ptr + row * x_row + e, mask=mask, other=0.0).to(tl.float32)
@@ -50,10 +56,10 @@ def _layer_norm_kernel(
         total += residual.to(tl.float32)
     rounded = total.to(normed_ptr.dtype.element_ty)
     if HAS_RESIDUAL or HAS_BIAS:
-        tl.store(sum_ptr + row * width + e, rounded, mask=mask)
+        tl.store(sum_ptr + row * width + e, rounded, mask=own)
     normed = standardise(rounded.to(tl.float32), mask, width, eps)
     normed = normed * weight + bias
-    tl.store(normed_ptr + row * width + at, normed.to(normed_ptr.dtype.element_ty), mask=mask)
+    tl.store(normed_ptr + row * width + at, normed.to(normed_ptr.dtype.element_ty), mask=own)
 
 
 def launch(
@@ -75,13 +81,15 @@ def launch(
     if rows == 0:
         return normed, total
     block = triton.next_power_of_2(width)
-    _layer_norm_kernel[rows,](
+    # Writes that are scattered over the row take one multiprocessor as long as all the rest.
+    parts = min(SCATTER_PARTS, block) if place is not None and rows <= SCATTERED_ROWS else 1
+    _layer_norm_kernel[rows, parts](
         normed, total, x, x if residual is None else residual,
         weight if bias_of_x is None else bias_of_x, weight, bias,
         weight if place is None else place, eps,
         x.stride(0), x.stride(0) if residual is None else residual.stride(0), width,
         HAS_RESIDUAL=residual is not None, HAS_BIAS=bias_of_x is not None,
-        HAS_PLACE=place is not None, BLOCK=block,
+        HAS_PLACE=place is not None, BLOCK=block, PARTS=parts,
         num_warps=min(max(block // 512, 1), 8), **early_launch(x.device),
     )
     return normed, total

@@ -51,8 +51,9 @@ def test_the_twin_is_layer_norm() -> None:
     assert torch.equal(normed, F.layer_norm(total, (32,), weight, shift, 1e-5))
 
 
-def test_normed_elements_go_to_their_places() -> None:
-    shapes = ((3, 48), (48,), (48,))
+@pytest.mark.parametrize("rows", [1, 3, 20])
+def test_normed_elements_go_to_their_places(rows: int) -> None:
+    shapes = ((rows, 48), (48,), (48,))
     x, weight, bias = (draw(*shape, dtype=torch.float32, seed=7) for shape in shapes)
     place = torch.randperm(48, generator=torch.Generator().manual_seed(1)).int().to(DEVICE)
     plain, _ = add_layer_norm(x, x, None, weight, bias, 1e-5)
