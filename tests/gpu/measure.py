@@ -1,7 +1,6 @@
 """Times whole runs of the engine on one GPU, with random weights of SantaCoder's shape.
 
     python -m tests.gpu.measure [--work 512x128+128 ...] [--attention auto] [--max-num-seqs 1024]
-    [--profile]
 
 A work is REQUESTSxPROMPT+NEW[@TEMPERATURE]. The clock runs from the first request handed over to
 the last sample; loading and graph capture are printed apart. Every row runs to its full length.
@@ -57,7 +56,6 @@ def main() -> None:
     parser.add_argument("--quantization", default="auto")
     parser.add_argument("--invariant", action="store_true")
     parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--model", type=Path)
     arguments = parser.parse_args()
     shape = SANTACODER if arguments.shape == "santacoder" else STARCODER
@@ -89,40 +87,7 @@ def main() -> None:
                 f"{text:24} {tokens:9,} tokens {seconds:8.2f} s {tokens / seconds:10,.0f} tok/s",
                 flush=True,
             )
-        if arguments.profile:
-            profile(llm, work[: llm.plan.max_num_seqs])
     print(f"peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB; {llm.engine.stats}")
-
-
-def profile(llm: LLM, work: list[Request]) -> None:
-    """Where a decode step's time goes."""
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as profiler
-
-    short = [
-        Request(
-            r.row_id,
-            r.number,
-            r.prompt_token_ids,
-            SamplingParams(
-                max_tokens=24,
-                temperature=r.params.temperature,
-                top_p=r.params.top_p,
-                ignore_eos=True,
-            ),
-        )
-        for r in work
-    ]
-    with profiler(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as record:
-        run(llm, short)
-    kernels = [event for event in record.key_averages() if event.self_device_time_total > 0]
-    kernels = [event for event in kernels if not event.key.startswith("aten::")]
-    kernels.sort(key=lambda event: -event.self_device_time_total)
-    whole = sum(event.self_device_time_total for event in kernels)
-    print(f"kernels of {len(short)} rows x 24 tokens: {whole / 1000:.2f} ms")
-    for event in kernels[:20]:
-        total, mean = event.self_device_time_total, event.self_device_time_total / event.count
-        print(f"  {total / 1000:9.2f} ms {mean:9.1f} us x {event.count:5} {event.key[:70]}")
 
 
 if __name__ == "__main__":
