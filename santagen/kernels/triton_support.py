@@ -10,6 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# Kernels are timed, and compared with their twins, with products and sums fused, as Triton used to
+# compile them; from 3.10 on it does so only when told, and 3.9 warns of that in every run.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
 
 @cache
 def has_triton() -> bool:
