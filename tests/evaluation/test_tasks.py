@@ -77,17 +77,36 @@ def test_without_a_network_the_cache_of_data_sets_is_asked(monkeypatch: pytest.M
     row = {"task_id": 11, "text": "", "code": "def f(): pass", "test_list": ["assert f() is None"]}
     asked = []
 
-    def load(name: str, config: str, split: str) -> list[dict[str, object]]:
-        asked.append(
-            (name, config, split, datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE)
-        )
+    def load(name: str, config: str, split: str, token: str | None) -> list[dict[str, object]]:
+        offline = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+        asked.append((name, config, split, token, *offline))
         return [row]
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
     assert load_task("mbpp").source == "data set google-research-datasets/mbpp"
-    assert asked == [("google-research-datasets/mbpp", "full", "test", True, True)]
+    assert asked == [("google-research-datasets/mbpp", "full", "test", None, True, True)]
     assert before == (datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE)
+
+
+def test_a_token_reaches_the_hub_s_problems_and_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    import huggingface_hub
+
+    asked, secret = [], "an-internal-hub:" + "0123456789" * 3
+
+    def probe(self: object, name: str, *, timeout: float, token: str | None) -> None:
+        asked.append(token)
+
+    def refuse(*arguments: object, token: str | None, **settings: object) -> None:
+        asked.append(token)
+        raise ValueError(f"authorization: Bearer {token} is refused")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", probe)
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    with pytest.raises(SantagenError, match=r"not at hand: .*Bearer \*\*\* is refused\.") as caught:
+        load_task("mbpp", token=secret)
+    assert asked == [secret, secret] and caught.value.__cause__ is None
 
 
 def test_infilling_has_no_stops_and_its_kind_in_the_name(tmp_path: Path) -> None:
