@@ -5,8 +5,8 @@
     2    usage, configuration or environment
     130  interrupted
 
-Commands are listed only once they work. What they need is imported when they run: the help loads
-neither torch nor anything else that is slow. How a function becomes a command is in commands.
+What a command needs is imported when it runs: the help loads neither torch nor anything else that
+is slow. How a function becomes a command is in commands.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def generate(settings: Resolved[GenerateOptions]) -> int:
 
     A row of PROMPTS is a JSON object with prompt, with prefix and suffix, or with prompt_token_ids;
     it may bring its own task_id, max_tokens, temperature, top_p, top_k, min_p, repetition_penalty,
-    n, seed and stop. Without -o samples go to standard output; messages go to standard error.
-    Rows that can't be used are listed in OUT.errors.jsonl, and the others finish.
+    n, seed, stop and trim_overlap. Without -o samples go to standard output; messages go to
+    standard error. Rows that can't be used are listed in OUT.errors.jsonl, and the others finish.
 
     Exit code 0 says that all was done, 1 that some rows failed, 2 that usage, configuration or
     environment were at fault, 130 that it was interrupted. What was finished is kept.
@@ -110,9 +110,9 @@ def eval(settings: Resolved[EvalOptions]) -> int:
 def inspect(settings: Resolved[InspectOptions]) -> int:
     """Tell what a model holds and what fits, from its headers.
 
-    The report goes to standard error, --json to
-    standard output. Exit code 2 says that a run would be refused, and why is printed. Of a hub
-    model only small files and headers are fetched, but .bin files are downloaded whole.
+    The report goes to standard error, --json to standard output. Exit code 2 says that a run would
+    be refused, and why is printed. Of a hub model only small files and headers are fetched, but
+    .bin files are downloaded whole.
     """
     from santagen.cli.inspect import run
 
@@ -142,8 +142,8 @@ def bench(settings: Resolved[BenchOptions]) -> int:
 def convert(settings: Resolved[ConvertOptions]) -> int:
     """Rewrite a checkpoint of any layout as standard safetensors.
 
-    DST is loadable by transformers too; it appears
-    once it is whole and compared. A GPTQ checkpoint asks for --dequantize.
+    DST is loadable by transformers too; it appears once it is whole and compared. A GPTQ checkpoint
+    asks for --dequantize.
     """
     from santagen.cli.convert import run
 

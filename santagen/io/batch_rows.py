@@ -10,21 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from santagen.errors import RowError
+from santagen.io.row_fields import PROMPT_FIELDS, SAMPLING_FIELDS
 
-BODY_FIELDS = ("custom_id", "method", "url", "body")
-BODY_PROMPTS = ("prompt", "prefix", "suffix", "prompt_token_ids")
-BODY_SETTINGS = (
-    "max_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "n",
-    "seed",
-    "stop",
-    "trim_overlap",
-)
 UNSUPPORTED = {
     "frequency_penalty": "Leave it out; repetition_penalty is the penalty there is.",
     "presence_penalty": "Leave it out; repetition_penalty is the penalty there is.",
@@ -35,7 +22,7 @@ UNSUPPORTED = {
 
 def is_batch_row(fields: dict[str, Any]) -> bool:
     """Whether the prompt is in `body`; a row with a prompt of its own may have any body."""
-    return "body" in fields and all(fields.get(name) is None for name in BODY_PROMPTS)
+    return "body" in fields and all(fields.get(name) is None for name in PROMPT_FIELDS)
 
 
 def flatten_batch_row(fields: dict[str, Any], where: str) -> dict[str, Any]:
@@ -59,7 +46,7 @@ def flatten_batch_row(fields: dict[str, Any], where: str) -> dict[str, Any]:
             f"{where}: the body sets best_of, which santagen does not have.",
             "Ask for n samples and choose among them.",
         )
-    known = (*BODY_PROMPTS, *BODY_SETTINGS)
+    known = (*PROMPT_FIELDS, *SAMPLING_FIELDS)
     row = {name: body[name] for name in known if body.get(name) is not None}
     if "max_tokens" not in row and body.get("max_completion_tokens") is not None:
         row["max_tokens"] = body["max_completion_tokens"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from santagen.errors import SantagenError, without_token
-from santagen.io.rows import BODY_FIELDS, ID_FIELDS, PROMPT_FIELDS, SAMPLING_FIELDS
+from santagen.io.row_fields import BATCH_FIELDS, ID_FIELDS, PROMPT_FIELDS, SAMPLING_FIELDS
 from santagen.io.sources import Digest
 
 LOCAL_FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "json", ".json": "json"}
@@ -39,7 +39,7 @@ class DatasetSource:
         self.name = name
         self._is_csv = name.lower().endswith(".csv") and Path(name).is_file()
         table = _load(name, split, token)
-        known = {*ID_FIELDS, *PROMPT_FIELDS, *SAMPLING_FIELDS, *BODY_FIELDS, *wanted}
+        known = {*ID_FIELDS, *PROMPT_FIELDS, *SAMPLING_FIELDS, *BATCH_FIELDS, *wanted}
         columns = [column for column in table.column_names if column in known]
         self._columns = list(table.column_names)
         self._table = table.select_columns(columns) if columns else None
@@ -135,7 +135,7 @@ def _from_csv(row: dict[str, Any]) -> dict[str, Any]:
     infilling = bool(row.get("prefix") or row.get("suffix"))
     fields: dict[str, Any] = {}
     for name, cell in row.items():
-        typed = name in SAMPLING_FIELDS or name in ("prompt_token_ids", *BODY_FIELDS)
+        typed = name in SAMPLING_FIELDS or name in ("prompt_token_ids", *BATCH_FIELDS)
         if cell == "" and (typed or name in ID_FIELDS or not (infilling or name == "prompt")):
             continue
         if cell == "" and name == "prompt" and (infilling or row.get("prompt_token_ids")):

@@ -14,21 +14,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from santagen.errors import RowError, SantagenError
-from santagen.io.batch_rows import BODY_FIELDS, flatten_batch_row, is_batch_row
+from santagen.io.batch_rows import flatten_batch_row, is_batch_row
+from santagen.io.row_fields import ID_FIELDS, INTEGER_FIELDS, PROMPT_FIELDS, SAMPLING_FIELDS
 from santagen.io.sources import DECODER, BadRow
 from santagen.request import PromptRow, RowId, SamplingParams
-
-ID_FIELDS = ("task_id", "id", "custom_id")
-PROMPT_FIELDS = ("prompt", "prefix", "suffix", "prompt_token_ids")
-INTEGER_FIELDS = ("max_tokens", "top_k", "n", "seed")
-NUMBER_FIELDS = ("temperature", "top_p", "min_p", "repetition_penalty")
-SAMPLING_FIELDS = (*INTEGER_FIELDS, *NUMBER_FIELDS, "stop", "trim_overlap")
 
 PROMPT_HINT = (
     "Give the row a prompt, a prefix with a suffix, or prompt_token_ids; "
     "--prompt-column NAME takes another field."
 )
-__all__ = ["BODY_FIELDS", "ID_FIELDS", "PROMPT_FIELDS", "SAMPLING_FIELDS", "RowReader", "parse_row"]
 
 
 def parse_row(payload: Any, where: str) -> dict[str, Any]:

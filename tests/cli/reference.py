@@ -15,8 +15,8 @@ from pathlib import Path
 from santagen.cli.app import COMMANDS, Command
 from santagen.cli.commands import with_default
 from santagen.cli.settings import Setting, settings_of, variable
-from santagen.io.batch_rows import BODY_PROMPTS, BODY_SETTINGS, UNSUPPORTED
-from santagen.io.rows import ID_FIELDS, SAMPLING_FIELDS
+from santagen.io.batch_rows import UNSUPPORTED
+from santagen.io.row_fields import ID_FIELDS, PROMPT_FIELDS, SAMPLING_FIELDS
 
 PATH = Path(__file__).resolve().parents[2] / "REFERENCE.md"
 WIDTH = 100
@@ -119,8 +119,8 @@ def render() -> str:
     rows = ROWS.format(
         ids=_names(ID_FIELDS),
         sampling=_names(SAMPLING_FIELDS),
-        body_prompts=_names(tuple(name for name in BODY_PROMPTS if name != "prompt")),
-        body_settings=_names(BODY_SETTINGS),
+        body_prompts=_names(tuple(name for name in PROMPT_FIELDS if name != "prompt")),
+        body_settings=_names(SAMPLING_FIELDS),
         unsupported=_names(tuple(UNSUPPORTED)),
     )
     commands = [_command(command) for command in COMMANDS]

@@ -13,8 +13,8 @@ import pytest
 
 from santagen.cli.app import COMMANDS, Command
 from santagen.cli.settings import resolve, settings_of
-from santagen.io.batch_rows import BODY_PROMPTS, BODY_SETTINGS, UNSUPPORTED
-from santagen.io.rows import ID_FIELDS, PROMPT_FIELDS, SAMPLING_FIELDS
+from santagen.io.batch_rows import UNSUPPORTED
+from santagen.io.row_fields import ID_FIELDS, PROMPT_FIELDS, SAMPLING_FIELDS
 from tests.cli import reference
 from tests.cli.helpers import Cli
 
@@ -69,9 +69,14 @@ def test_the_reference_has_every_field_of_a_row() -> None:
     row, body = prompts.split("| field of `body` |")
     for name in (*ID_FIELDS, *PROMPT_FIELDS, *SAMPLING_FIELDS, "body"):
         assert f"`{name}`" in row
-    for name in (*BODY_PROMPTS, *BODY_SETTINGS, *UNSUPPORTED, "messages", "logprobs", "best_of"):
+    own = (*UNSUPPORTED, "messages", "logprobs", "best_of")
+    for name in (*PROMPT_FIELDS, *SAMPLING_FIELDS, *own):
         assert f"`{name}`" in body
-    assert set(SAMPLING_FIELDS) == set(BODY_SETTINGS)
+
+
+def test_the_help_of_generate_names_every_setting_of_a_row() -> None:
+    about = next(command.about for command in COMMANDS if command.name == "generate")
+    assert not [name for name in SAMPLING_FIELDS if not re.search(rf"\b{name}\b", about)]
 
 
 @pytest.mark.parametrize(("name", "example"), EXAMPLES)
