@@ -102,8 +102,8 @@ def linear_shape(config: ModelConfig, module: str) -> tuple[int, int]:
 
 
 def decide_layout(files: TensorFiles, config: ModelConfig) -> Layout:
-    """Choose the layout and check every tensor against it; the first fault is raised as a "
-    "SantagenError."""
+    """Choose the layout and check every tensor against it; the first fault is raised as a
+    SantagenError."""
     names = set(files.names())
     bare = not any(name.startswith(ROOT) for name in names)
     root = "" if bare else ROOT

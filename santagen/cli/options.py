@@ -1,6 +1,7 @@
-"""The options of each command, one line each, in the order and panels of the help.
+"""The options of `santagen generate`, one line each, in the order and panels of the help.
 
-How a value is read, and which source wins, is `cli.settings`'s business; what it does, the command's.
+Other commands take some of them over with `like_generate`. How a value is read, and which source
+wins, is `cli.settings`' business; what it does, the command's.
 """
 
 from __future__ import annotations
