@@ -57,6 +57,23 @@ class TensorParallel:
             torch.distributed.all_gather_into_tensor(parts, x.contiguous(), group=self.group)
         return parts.view(self.world_size, rows, width).transpose(0, 1).reshape(rows, -1)
 
+    def exchange_rows(self, x: Tensor) -> Tensor:
+        """From each rank's columns of all rows, [rows, n], to all columns of this rank's rows,
+        [rows / world_size rounded up, n * world_size]; rows past the end are zero."""
+        rows, width = x.shape
+        size = -(-rows // self.world_size)
+        sent = torch.nn.functional.pad(x, (0, 0, 0, size * self.world_size - rows)).contiguous()
+        parts = torch.empty_like(sent)
+        torch.distributed.all_to_all_single(parts, sent, group=self.group)
+        return parts.view(self.world_size, size, width).transpose(0, 1).reshape(size, -1)
+
+    def gather_rows(self, x: Tensor, size: int, rows: int) -> Tensor:
+        """[rows, ...] of the ranks' shares of `size` rows, the last ones possibly shorter."""
+        missing = size - x.shape[0]
+        sent = torch.cat([x, x.new_zeros(missing, *x.shape[1:])]) if missing else x
+        width = sent[0].numel()
+        return self.gather_last(sent.reshape(1, size * width)).view(-1, *x.shape[1:])[:rows]
+
     def share(self, total: int) -> tuple[int, int]:
         """This rank's range of `total` rows in equal shares, the last ones possibly past the
         end."""

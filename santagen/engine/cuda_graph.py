@@ -29,8 +29,7 @@ def ladder(largest: int) -> list[int]:
 
 
 class DecodeGraphs:
-    """`forward(size)` gives the logits [size, V] of rows [0, size); it must read device state
-    only."""
+    """`forward(size)` gives logits of rows [0, size); it must read device state only."""
 
     def __init__(self, forward: Callable[[int], Tensor], largest: int) -> None:
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
@@ -47,9 +46,12 @@ class DecodeGraphs:
             self._graphs[size] = graph, logits
         torch.cuda.synchronize()
 
-    def logits(self, size: int) -> Tensor:
-        """[size, V] for the live rows; overwritten by the next call."""
-        rung = next(rung for rung in self.sizes if rung >= size)
+    def rung(self, size: int) -> int:
+        """The recorded size that serves a step of so many rows."""
+        return next(rung for rung in self.sizes if rung >= size)
+
+    def logits(self, rung: int) -> Tensor:
+        """What forward(rung) gives; overwritten by the next call."""
         graph, logits = self._graphs[rung]
         graph.replay()
-        return logits[:size]
+        return logits

@@ -23,6 +23,11 @@ from santagen.kernels.row_state import advance_rows, decode_inputs
 from santagen.model.attention import CacheShape, KVCache, Seqlen
 from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
 
+# Decoded rows from which on the ranks of a sharded model draw a share of them each, from logits
+# exchanged once: a gather of all logits moves as many times more as there are ranks. With fewer the
+# second exchange, of the tokens, costs more than that saves.
+SHARED_ROWS = 128
+
 
 @dataclass
 class Record:
@@ -57,6 +62,7 @@ class ModelRunner:
         self.device = table.device
         dtype = model.transformer.wte.weight.dtype
         self.ones = torch.ones(table.capacity, dtype=torch.int32, device=self.device)
+        self.parallel = model.transformer.parallel
         self.graphs: DecodeGraphs | None = None
         self._dtype = dtype
         self._allocate()
@@ -90,20 +96,34 @@ class ModelRunner:
         return Record(step, drawn, event)
 
     def _decode(self, step: Step) -> Drawn:
+        size = launched = step.size
         if self.graphs is not None:
-            logits = self.graphs.logits(step.size)
+            launched = self.graphs.rung(size)
+            logits = self.graphs.logits(launched)
         else:
-            logits = self.decode_logits(step.size, step.max_context)
-        data = self.table.data[: step.size]
+            logits = self.decode_logits(size, step.max_context)
+        share = self._share(launched)
+        first = min(self.parallel.rank * share, size) if share else 0
+        own = range(first, min(first + share, size) if share else size)
+        data = self.table.data[:size]
+        record = data[own.start : own.stop]
         # The drawn token stands one past the fed one.
-        position = data[:, columns.POSITION] + 1
-        drawn = self.sampler.draw(logits, data, position, None, step.features)
+        position = record[:, columns.POSITION] + 1
+        drawn = self.sampler.draw(logits[: len(own)], record, position, own, step.features)
+        if share:
+            drawn = drawn.of_all(self.parallel, share, size)
+        self.sampler.note(drawn.tokens, range(size), step.features)
         advance_rows(data, drawn.tokens, self.sampler.ends, columns.IGNORE_EOS)
         return drawn
 
+    def _share(self, size: int) -> int:
+        """Rows that each rank draws of a decode step; 0 where every rank draws them all."""
+        ranks = self.parallel.world_size
+        return -(-size // ranks) if ranks > 1 and size >= SHARED_ROWS else 0
+
     def decode_logits(self, size: int, max_context: int) -> Tensor:
-        """The forward of rows [0, size): reads nothing but device state, so that a graph can hold
-        it."""
+        """The forward of rows [0, size), of the ranks' shares of them where they share the draw:
+        reads nothing but device state, so that a graph can hold it."""
         data = self.table.data[:size]
         token, position, context, slot = decode_inputs(
             data, self.shape.block_size, columns.HEADER
@@ -111,8 +131,9 @@ class ModelRunner:
         seqlen = Seqlen(self.ones[:size], position, has_prefix=False, kv_lengths=context)
         block_table = self.table.block_table[:size]
         logits, _ = self.model(
-            token, position, None, self.layers, block_table, slot, seqlen, max_context
-        )
+            token, position, None, self.layers, block_table, slot, seqlen, max_context,
+            own_rows=self._share(size) > 0,
+        )  # fmt: skip
         return logits
 
     def _copy_blocks(self, source: Tensor, target: Tensor) -> None:
@@ -168,6 +189,7 @@ class ModelRunner:
         # A new row's record points one before the place of its first token.
         position = record[:, columns.POSITION] + 1
         drawn = self.sampler.draw(logits, record, position, rows, step.features)
+        self.sampler.note(drawn.tokens, rows, step.features)
         advance_rows(record, drawn.tokens, self.sampler.ends, columns.IGNORE_EOS)
         self.table.data.index_copy_(0, rows, record)
         return drawn

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from santagen.distributed import TensorParallel
 from santagen.engine import rows as columns
 from santagen.engine.batch import Features, Step
 from santagen.engine.rows import to_device
@@ -41,6 +42,17 @@ class Drawn:
         tokens = copy(self.tokens)
         assert tokens is not None
         return Drawn(tokens, copy(self.logprobs), copy(self.top_ids), copy(self.top_logprobs))
+
+    def of_all(self, parallel: TensorParallel, share: int, rows: int) -> Drawn:
+        """What all ranks drew of `rows` rows, each `share` of them."""
+
+        def gather(part: Tensor | None) -> Tensor | None:
+            return None if part is None else parallel.gather_rows(part, share, rows)
+
+        tokens = gather(self.tokens)
+        assert tokens is not None
+        optional = (self.logprobs, self.top_ids, self.top_logprobs)
+        return Drawn(tokens, *(gather(part) for part in optional))
 
 
 class Sampler:
@@ -85,11 +97,11 @@ class Sampler:
         logits: Tensor,
         record: Tensor,
         position: Tensor,
-        row: Tensor | None,
+        rows: Tensor | range,
         features: Features,
     ) -> Drawn:
         """logits [n, V] float32; record [n, columns] of the row table; position [n] of the drawn
-        token; row [n] int64 their numbers, None for rows 0 to n."""
+        token; rows the numbers of the n rows. `note` has to hear of the tokens."""
         model_logprobs = None
         if features.logprobs is not None:
             model_logprobs = torch.log_softmax(logits, dim=-1)
@@ -97,9 +109,8 @@ class Sampler:
         if features.penalty:
             assert self.seen is not None
             penalty = floats[:, columns.PENALTY].contiguous()
-            if row is None:
-                row = torch.arange(len(record), device=self.device)
-            logits = apply_repetition_penalty(logits, self.seen.index_select(0, row), penalty)
+            seen = self.seen.index_select(0, self._numbers(rows))
+            logits = apply_repetition_penalty(logits, seen, penalty)
         tokens = sample(
             logits,
             position,
@@ -114,9 +125,6 @@ class Sampler:
             any_top_p=features.top_p,
             any_min_p=features.min_p,
         )
-        if features.penalty:
-            assert self.seen is not None and row is not None
-            mark_seen(self.seen, row, tokens.clamp(min=0))
         if model_logprobs is None:
             return Drawn(tokens)
         chosen = model_logprobs.gather(1, tokens.clamp(min=0).unsqueeze(1)).squeeze(1)
@@ -124,6 +132,17 @@ class Sampler:
             return Drawn(tokens, chosen)
         values, ids = model_logprobs.topk(min(features.logprobs, self.vocab_size), dim=-1)
         return Drawn(tokens, chosen, ids, values)
+
+    def note(self, tokens: Tensor, rows: Tensor | range, features: Features) -> None:
+        """The tokens [n] were drawn in these rows."""
+        if features.penalty:
+            assert self.seen is not None
+            mark_seen(self.seen, self._numbers(rows), tokens.clamp(min=0))
+
+    def _numbers(self, rows: Tensor | range) -> Tensor:
+        if isinstance(rows, range):
+            return torch.arange(rows.start, rows.stop, device=self.device)
+        return rows
 
 
 def _seen_mask(sequence: Sequence, vocab_size: int) -> np.ndarray:

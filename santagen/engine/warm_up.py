@@ -87,7 +87,7 @@ def _prefill(runner: ModelRunner) -> None:
 def _draw(runner: ModelRunner, count: int, features: Features) -> None:
     data = runner.table.data[:count]
     logits = torch.zeros(count, runner.sampler.vocab_size, device=runner.device)
-    runner.sampler.draw(logits, data, data[:, columns.POSITION] + 1, None, features)
+    runner.sampler.draw(logits, data, data[:, columns.POSITION] + 1, range(count), features)
 
 
 def rehearse(runner: ModelRunner, max_num_batched_tokens: int, max_len: int) -> None:

@@ -234,13 +234,15 @@ class FlashSantacoderForCausalLM(nn.Module):
         prefill_cache_indices: Tensor | None = None,
         lm_head_indices: Tensor | None = None,
         skip_lm_head: bool = False,
+        own_rows: bool = False,
     ) -> tuple[Tensor, None]:
         """One step over packed tokens; returns (float32 logits, None).
 
         input_ids, position_ids, slots: [tokens]; cu_seqlen_prefill: [sequences + 1] int32, or None
         in decode; block_tables: [sequences, max_blocks] int32; max_s: longest context of the batch
         in tokens. lm_head_indices picks the rows that reach the head; skip_lm_head returns the
-        hidden states [tokens, n_embd] instead.
+        hidden states [tokens, n_embd] instead; own_rows, of several ranks, the logits of this
+        one's equal share of the rows alone, [rows / ranks rounded up, V].
         """
         prefill = cu_seqlen_prefill is not None
         if prefill and seqlen.cu_seqlen_q is None:
@@ -262,4 +264,6 @@ class FlashSantacoderForCausalLM(nn.Module):
             tokens = hidden.shape[0]
         if skip_lm_head:
             return hidden[:tokens], None
+        if own_rows:
+            return self.lm_head.of_own_rows(hidden, tokens), None
         return self.lm_head(hidden)[:tokens], None

@@ -134,15 +134,21 @@ class TensorParallelHead(nn.Module):
         self.vocab_size, self.parallel = vocab_size, parallel
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.linear.invariant:
-            logits = invariant_linear(x, self.linear.weight, None, False, torch.float32)
-        elif x.device.type == "cuda" and x.dtype != torch.float32:
-            # float32 straight from the accumulators: near-ties stay apart
-            logits = torch.mm(x, self.linear.weight.t(), out_dtype=torch.float32)
-        else:
-            logits = self.linear(x).float()
         # The last shard may hold rows past the vocabulary: cut, so they are never sampled.
-        return self.parallel.gather_last(logits)[:, : self.vocab_size]
+        return self.parallel.gather_last(self._columns(x))[:, : self.vocab_size]
+
+    def of_own_rows(self, x: Tensor, rows: int) -> Tensor:
+        """The logits of this rank's equal share of x's first `rows` rows alone."""
+        return self.parallel.exchange_rows(self._columns(x)[:rows])[:, : self.vocab_size]
+
+    def _columns(self, x: Tensor) -> Tensor:
+        """float32 [rows, this rank's share of the vocabulary]."""
+        if self.linear.invariant:
+            return invariant_linear(x, self.linear.weight, None, False, torch.float32)
+        if x.device.type == "cuda" and x.dtype != torch.float32:
+            # float32 straight from the accumulators: near-ties stay apart
+            return torch.mm(x, self.linear.weight.t(), out_dtype=torch.float32)
+        return self.linear(x).float()
 
 
 class FastLayerNorm(nn.Module):

@@ -13,6 +13,7 @@ from santagen.checkpoint.reader import TensorFiles
 from santagen.checkpoint.weights import open_weights
 from santagen.config import ModelConfig
 from santagen.distributed import TensorParallel
+from santagen.engine import model_runner
 from santagen.llm import LLM
 from santagen.model.attention import Seqlen
 from santagen.model.attention.cpu import CpuAttention
@@ -149,3 +150,53 @@ def sums(dtype: str) -> list[str]:
     smallest = parallel.smallest(10 + parallel.rank)
     cluster.leave()
     return [str([float(total.sum()), gathered[3].tolist(), list(gathered.shape), items, smallest])]
+
+
+def shared_draws(directory: Path) -> list[str]:
+    """What each of two ways of drawing gives, a line each: every rank all rows, or its share."""
+    torch.set_num_threads(1)
+    cluster = join()
+    prompts = [[7, 8, 9], [3], [5, 6] * 9, [2, 2], [11, 4, 1]]
+    settings = [
+        SamplingParams(max_tokens=9, ignore_eos=True),
+        SamplingParams(max_tokens=7, ignore_eos=True, temperature=0.9, top_p=0.9, seed=3),
+        SamplingParams(max_tokens=8, ignore_eos=True, temperature=1.0, top_k=40, min_p=0.01),
+        SamplingParams(max_tokens=6, ignore_eos=True, temperature=0.7, repetition_penalty=1.4),
+        SamplingParams(max_tokens=5, ignore_eos=True, repetition_penalty=1.2, logprobs=3),
+    ]
+    lines, exchanged, exchange = [], [], TensorParallel.exchange_rows
+
+    def counted(self: TensorParallel, x: Tensor) -> Tensor:
+        exchanged.append(len(x))
+        return exchange(self, x)
+
+    TensorParallel.exchange_rows = counted  # type: ignore[method-assign]
+    for least in (1 << 30, 1):
+        assert not exchanged
+        model_runner.SHARED_ROWS = least
+        llm = LLM(str(directory), device="cpu", parallel=cluster.tensor_parallel, max_num_seqs=8)
+        requests = [
+            Request(i, i, tuple(ids), params)
+            for i, (ids, params) in enumerate(zip(prompts, settings, strict=True))
+        ]
+        found = [result for result in llm.run(requests) if isinstance(result, SampleOutput)]
+        found.sort(key=lambda sample: sample.request.number)
+        lines.append(str([(s.token_ids, s.logprobs) for s in found]))
+    assert max(exchanged) == len(prompts)
+    cluster.leave()
+    return lines
+
+
+def rows_exchanged() -> list[str]:
+    """Columns of all rows made into all columns of a share of them, and shares into all rows."""
+    cluster = join()
+    parallel, size = cluster.tensor_parallel, cluster.world.size
+    every = torch.arange(7.0 * 2 * size).view(7, 2 * size)
+    own = parallel.exchange_rows(every[:, 2 * parallel.rank : 2 * parallel.rank + 2])
+    share = -(-7 // size)
+    first = parallel.rank * share
+    right = torch.equal(own[: max(0, 7 - first)], every[first : first + share])
+    whole = parallel.gather_rows(own[: max(0, min(share, 7 - first))], share, 7)
+    ids = parallel.gather_rows(torch.arange(7)[first : first + share], share, 7)
+    cluster.leave()
+    return [f"{right} {torch.equal(whole, every)} {ids.tolist()}"]

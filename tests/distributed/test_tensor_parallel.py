@@ -76,6 +76,20 @@ def test_sums_and_gathers(dtype: str) -> None:
     assert every == [[str([105.0, row, [7, 10], list(range(7)), 10])]] * 2
 
 
+@pytest.mark.parametrize("size", [2, 5])
+def test_rows_are_exchanged(size: int) -> None:
+    every = together(size, "shards.rows_exchanged")
+    assert every == [[f"True True {list(range(7))}"]] * size
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_draw_a_share_of_the_rows_each(checkpoints: list[Path], size: int) -> None:
+    path = next(path for path in checkpoints if path.name == "vocab-4099")
+    first, *others = together(size, "shards.shared_draws", path)
+    assert len(first) == 2 and first[0] == first[1]
+    assert all(lines == first for lines in others)
+
+
 def test_each_rank_reads_only_its_slices(bundled_model: Path) -> None:
     (whole,), *_ = together(1, "shards.bytes_read", bundled_model)
     (one,), (two,) = together(2, "shards.bytes_read", bundled_model)
