@@ -182,7 +182,7 @@ def shared_draws(directory: Path) -> list[str]:
         found = [result for result in llm.run(requests) if isinstance(result, SampleOutput)]
         found.sort(key=lambda sample: sample.request.number)
         lines.append(str([(s.token_ids, s.logprobs) for s in found]))
-    assert max(exchanged) == len(prompts)
+    assert max(exchanged) > 2, exchanged
     cluster.leave()
     return lines
 

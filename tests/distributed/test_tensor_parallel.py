@@ -83,9 +83,9 @@ def test_rows_are_exchanged(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_ranks_draw_a_share_of_the_rows_each(checkpoints: list[Path], size: int) -> None:
-    path = next(path for path in checkpoints if path.name == "vocab-4099")
-    first, *others = together(size, "shards.shared_draws", path)
+def test_ranks_draw_a_share_of_the_rows_each(bundled_model: Path, size: int) -> None:
+    assert divided_by(bundled_model, size)
+    first, *others = together(size, "shards.shared_draws", bundled_model)
     assert len(first) == 2 and first[0] == first[1]
     assert all(lines == first for lines in others)
 
