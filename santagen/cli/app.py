@@ -27,14 +27,13 @@ from santagen.cli.doctor_options import DoctorOptions
 from santagen.cli.ending import end_if_lost
 from santagen.cli.eval_options import EvalOptions
 from santagen.cli.inspect_options import InspectOptions
+from santagen.cli.interrupt import INTERRUPTED
 from santagen.cli.options import GenerateOptions
 from santagen.cli.report_options import ReportOptions
 from santagen.cli.settings import Resolved
 from santagen.errors import SantagenError
 
 __all__ = ["COMMANDS", "Command", "app", "main", "run_program"]
-
-INTERRUPTED = 130
 
 
 def _show_version(wanted: bool) -> None:

@@ -9,9 +9,7 @@ The table goes to standard error like every table; data is what --output-json as
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -21,26 +19,21 @@ from santagen.bench.cases import Case, Result, make_cases
 from santagen.bench.limit import Limit, Rates
 from santagen.cli.bench_options import BenchOptions, sizes
 from santagen.cli.console import Console
-from santagen.cli.describe import plain_settings, show_config, versions
-from santagen.cli.interrupt import Interrupts
-from santagen.cli.model import engine_settings, find_model, output_path
+from santagen.cli.describe import plain_settings, versions
+from santagen.cli.interrupt import INTERRUPTED, Interrupts
+from santagen.cli.model import engine_settings, find_model
+from santagen.cli.output import output_path, write_json
 from santagen.cli.settings import Resolved
 from santagen.errors import SantagenError
-from santagen.io.files import write_atomically
 
 if TYPE_CHECKING:
     from santagen.bench.measure import Bench
     from santagen.checkpoint.source import ModelSource
 
-INTERRUPTED = 130
-
 
 def run(settings: Resolved[BenchOptions]) -> int:
     """The command; returns the exit code."""
     options = settings.options
-    if options.show_config:
-        print(show_config(settings, "bench"))
-        return 0
     check_options(options)
     with Interrupts() as interrupts:
         return Job(options, Console(options.quiet, options.verbose), interrupts).run()
@@ -181,15 +174,4 @@ class Job:
             "seconds": seconds,
             "interrupted": self.interrupted,
         }
-        text = json.dumps(content, indent=1) + "\n"
-        path = output_path(place)
-        if path is None:
-            sys.stdout.write(text)
-            return
-        try:
-            write_atomically(path, [text.encode()])
-        except OSError as error:
-            raise SantagenError(
-                f"--output-json {path} can't be written: {error.strerror or error}.",
-                "Check the folder's permissions and the room on its disk.",
-            ) from None
+        write_json("--output-json", place, content)

@@ -10,12 +10,13 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import Parameter, Signature, cleandoc
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, TypeVar
 
 import typer
 
+from santagen.cli.console import rank
 from santagen.cli.panels import PanelCommand
-from santagen.cli.settings import Options, Resolved, Setting, resolve, settings_of
+from santagen.cli.settings import Resolved, Setting, resolve, settings_of
 
 CONTEXT = {"help_option_names": ["--help", "-h"], "max_content_width": 100}
 
@@ -28,6 +29,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings=CONTEXT,
 )
+
+
+class ShowsConfig(Protocol):
+    """What every options dataclass has."""
+
+    @property
+    def show_config(self) -> bool: ...
+
+
+Options = TypeVar("Options", bound=ShowsConfig)
 
 
 @dataclass(frozen=True)
@@ -49,14 +60,16 @@ def command(
     """Register a function as a command that takes the settings of an options dataclass.
 
     The function returns the exit code; its name is the command's and its docstring, with the
-    examples, the help.
+    examples, the help. With --show-config it is not called.
     """
 
     def register(body: Callable[[Resolved[Options]], int]) -> None:
         name = body.__name__
 
         def run(**flags: Any) -> None:
-            raise typer.Exit(body(resolve(options, name, flags, os.environ)))
+            settings = resolve(options, name, flags, os.environ)
+            shows = settings.options.show_config
+            raise typer.Exit(_show(settings, name) if shows else body(settings))
 
         parameters = [_parameter(setting) for setting in settings_of(options)]
         run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
@@ -73,6 +86,14 @@ def command(
         app.command(name, cls=PanelCommand, epilog=epilog, context_settings=CONTEXT)(run)
 
     return register
+
+
+def _show(settings: Resolved[Options], command: str) -> int:
+    from santagen.cli.describe import show_config
+
+    if rank() == 0:
+        print(show_config(settings, command))
+    return 0
 
 
 def _parameter(setting: Setting) -> Parameter:

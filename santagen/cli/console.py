@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from santagen.cli.labelled import many
 from santagen.errors import SantagenError, of_device
 
 DEBUG_VARIABLE = "SANTAGEN_DEBUG"
@@ -56,7 +57,7 @@ class Console:
     def remarks(self, rows_of: Mapping[str, int]) -> None:
         """What was odd about some rows, each remark once."""
         for remark, rows in rows_of.items():
-            self.warn(f"{remark} ({rows} {'row' if rows == 1 else 'rows'})")
+            self.warn(f"{remark} ({many(rows, 'row')})")
 
     def warn(self, message: str, hint: str = "") -> None:
         """What must be heard although the run goes on."""

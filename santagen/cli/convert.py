@@ -10,22 +10,16 @@ from pathlib import Path
 
 from santagen.cli.console import Console
 from santagen.cli.convert_options import ConvertOptions
-from santagen.cli.describe import show_config
-from santagen.cli.interrupt import Interrupts
-from santagen.cli.labelled import size
+from santagen.cli.interrupt import INTERRUPTED, Interrupts
+from santagen.cli.labelled import many, size
 from santagen.cli.settings import Resolved
 from santagen.errors import SantagenError
 from santagen.io.files import OutputLock
-
-INTERRUPTED = 130
 
 
 def run(settings: Resolved[ConvertOptions]) -> int:
     """The command; returns the exit code."""
     options = settings.options
-    if options.show_config:
-        print(show_config(settings, "convert"))
-        return 0
     if options.src is None or options.dst is None:
         raise SantagenError(
             "convert takes the model to convert and the directory to write.",
@@ -61,9 +55,9 @@ def _convert(options: ConvertOptions, src: str, destination: Path, console: Cons
         lock.release()
     for note in done.notes:
         console.warn(note)
-    files = "1 file" if len(done.files) == 1 else f"{len(done.files)} files"
     console.say(f"{source.name} ({done.source}) is now {destination}: Linear, fused c_attn")
     console.say(
-        f"{files}, {size(done.nbytes)} of {done.dtype} ({done.dtype_why}), read back and compared"
+        f"{many(len(done.files), 'file')}, {size(done.nbytes)} of {done.dtype} "
+        f"({done.dtype_why}), read back and compared"
     )
     console.say(f"carried over: {', '.join(done.carried) or 'no tokenizer files'}")

@@ -18,7 +18,6 @@ from typing import Any
 
 from santagen.cli import doctor_machine as machine
 from santagen.cli.console import Console, report_error
-from santagen.cli.describe import show_config
 from santagen.cli.doctor_advice import STOP, findings
 from santagen.cli.doctor_options import DoctorOptions
 from santagen.cli.doctor_table import table
@@ -32,9 +31,6 @@ PROBE_SECONDS = 60  # a first import from a cold disk takes its time; usually it
 def run(settings: Resolved[DoctorOptions]) -> int:
     """The command; returns the exit code."""
     options = settings.options
-    if options.show_config:
-        print(show_config(settings, "doctor"))
-        return 0
     report = examine(options.model)
     console = Console()
     if options.json:

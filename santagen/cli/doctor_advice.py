@@ -13,9 +13,10 @@ from typing import Any
 
 from santagen.checkpoint.inspection import DTYPE_BYTES
 from santagen.cli.labelled import size
+from santagen.config import EngineConfig
 
 STOP, ADVICE = "stop", "advice"
-GPU_SHARE = 0.9  # the default --gpu-memory-utilization
+GPU_SHARE = EngineConfig.gpu_memory_utilization  # by default
 LITTLE_DISK = 1 << 30
 LITTLE_FREE = 0.5  # of a GPU's memory: below, somebody else is on it
 Report = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from santagen.cli.labelled import Text, labelled, size
+from santagen.cli.labelled import Text, labelled, many, size
 
 
 def table(report: dict[str, Any]) -> list[str]:
@@ -86,8 +86,7 @@ def _attention(found: dict[str, Any]) -> list[str]:
 def _cpu(found: dict[str, Any], torch: dict[str, Any]) -> str:
     text = f"{found['usable']} of {found['cores']} cores usable"
     if not torch.get("error"):
-        text += f", {torch['threads']} thread"
-        text += f"{'' if torch['threads'] == 1 else 's'}, {torch['cpu_features']}"
+        text += f", {many(torch['threads'], 'thread')}, {torch['cpu_features']}"
         text += f", MKL {found['mkl_mode'] or 'in no fixed mode'}" if torch["mkl"] else ", no MKL"
     if found["omp_num_threads"]:
         text += f", OMP_NUM_THREADS={found['omp_num_threads']}"
@@ -110,7 +109,7 @@ def _disk(found: dict[str, Any]) -> str:
 def _hub(found: dict[str, Any]) -> Text:
     if found["error"]:
         return "can't be used, see below"
-    models = f"{found['models']} model{'' if found['models'] == 1 else 's'} cached"
+    models = f"{many(found['models'], 'model')} cached"
     token = "a token is set" if found["token"] else "no token"
     state = "offline (HF_HUB_OFFLINE)" if found["offline"] else "online"
     return [f"cache {_disk(found['cache'])}", f"{models}, {state}, {token}"]

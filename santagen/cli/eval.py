@@ -11,13 +11,13 @@ import os
 from pathlib import Path
 
 from santagen.cli.console import Console
-from santagen.cli.describe import show_config
 from santagen.cli.eval_checks import check_comparison, check_options
 from santagen.cli.eval_options import EvalOptions
 from santagen.cli.eval_prompts import write_prompts
-from santagen.cli.eval_run import Evaluation, write_json
+from santagen.cli.eval_run import Evaluation
 from santagen.cli.eval_table import comparison_table
 from santagen.cli.interrupt import Interrupts
+from santagen.cli.output import write_json
 from santagen.cli.settings import Resolved
 from santagen.evaluation.compare import compare
 from santagen.evaluation.result import read_result
@@ -29,9 +29,6 @@ def run(settings: Resolved[EvalOptions]) -> int:
     options = settings.options
     if World.from_environment(os.environ).rank:
         return 0  # rank 0 speaks; an error here could end it before it has said why
-    if options.show_config:
-        print(show_config(settings, "eval"))
-        return 0
     console = Console(options.quiet, options.verbose)
     if options.compare:
         check_comparison(settings)
@@ -49,5 +46,5 @@ def _compare(options: EvalOptions, console: Console) -> int:
     for line in comparison_table(found, (first, second)):
         console.say(line)
     if options.output is not None:
-        write_json(options.output, found.as_json())
+        write_json("-o", options.output, found.as_json())
     return 0

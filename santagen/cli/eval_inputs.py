@@ -1,5 +1,7 @@
-"""What `santagen eval` works on: the task, how it is sampled or the file of samples, and the
-consent to run them."""
+"""What `santagen eval` works on: a task and how it is sampled, or a file, and consent to run them.
+
+Nothing is generated, run or written here.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from pathlib import Path
 
 from santagen.cli.console import Console
 from santagen.cli.eval_options import EvalOptions
-from santagen.cli.eval_table import many
+from santagen.cli.labelled import many
 from santagen.errors import SantagenError
 from santagen.evaluation.files import SampleFile, read_samples
 from santagen.evaluation.generation import Settings, settings_for

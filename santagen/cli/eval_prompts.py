@@ -1,21 +1,21 @@
-"""`santagen eval TASK --prompts-out FILE`: the task's prompts as a file, for many processes of
-`santagen generate`; what they write is scored by `santagen eval` afterwards. No model is loaded.
+"""`santagen eval TASK --prompts-out FILE`: a task's prompts as a file for `santagen generate`.
+
+Many processes may answer them; what they write is scored by `santagen eval` afterwards. No model is
+loaded.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-import sys
-from pathlib import Path
 
 from santagen.cli.console import Console
 from santagen.cli.eval_inputs import chosen_task, sampling_of
 from santagen.cli.eval_options import EvalOptions
-from santagen.cli.eval_table import many
+from santagen.cli.labelled import many
+from santagen.cli.output import write_output
 from santagen.evaluation.generation import Settings, prompt_fields
 from santagen.evaluation.tasks import Task
-from santagen.io.files import refused, write_atomically
 
 
 def write_prompts(options: EvalOptions, console: Console) -> int:
@@ -24,13 +24,7 @@ def write_prompts(options: EvalOptions, console: Console) -> int:
     sampling = sampling_of(options, task, console)
     lines = [json.dumps(row).encode() + b"\n" for row in prompt_fields(task, sampling)]
     place = str(options.prompts_out)
-    if place == "-":
-        sys.stdout.buffer.writelines(lines)
-    else:
-        try:
-            write_atomically(Path(place), lines)
-        except OSError as error:
-            raise refused(Path(place), error, 0) from None
+    write_output("--prompts-out", place, lines)
     console.say(f"{many(len(lines), 'prompt')} written to {place}; generate and score with:")
     console.say("  " + shlex.join(_generating(place, sampling)))
     console.say("  " + shlex.join(_scoring(options, task)))

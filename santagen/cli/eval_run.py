@@ -6,8 +6,6 @@ Only the order of things and what is said about them is decided here.
 from __future__ import annotations
 
 import contextlib
-import json
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +17,11 @@ from santagen.cli.eval_inputs import chosen_task, require_consent, sampling_of
 from santagen.cli.eval_options import EvalOptions
 from santagen.cli.eval_progress import Counts, EvalProgress
 from santagen.cli.eval_record import head_of_model, head_of_samples, identity
-from santagen.cli.eval_table import many, result_table
-from santagen.cli.interrupt import Interrupts
-from santagen.cli.model import engine_settings, find_model, numerics, output_path
+from santagen.cli.eval_table import result_table
+from santagen.cli.interrupt import INTERRUPTED, Interrupts
+from santagen.cli.labelled import many
+from santagen.cli.model import engine_settings, find_model, numerics
+from santagen.cli.output import explained, output_path, write_json
 from santagen.cli.progress import Tally
 from santagen.cli.settings import Resolved
 from santagen.evaluation.execution import Limits, Pool
@@ -34,8 +34,6 @@ from santagen.evaluation.statistics import GENERATED_AT
 from santagen.evaluation.summary import summarise
 from santagen.evaluation.tasks import Task
 from santagen.request import RowFailure
-
-INTERRUPTED = 130
 
 
 class Evaluation:
@@ -229,13 +227,14 @@ class Evaluation:
                 now = f" ({seconds:.1f} s of them now)"
             seconds = self.result.seconds
         elif self.options.output == "-":
-            write_json("-", {**head, **content})
+            write_json("-o", "-", {**head, **content})
         if self.options.samples_out is not None:
             ordered = sorted(self.verdicts.values(), key=lambda v: v.sample.index)
             rank = {problem.task_id: number for number, problem in enumerate(task.problems)}
             ordered.sort(key=lambda v: rank[v.sample.task_id])
-            place = Path(self.options.samples_out)
-            write_samples(place, (verdict.sample for verdict in ordered), task, self.options.format)
+            place, samples = Path(self.options.samples_out), (v.sample for v in ordered)
+            with explained("--samples-out", place):
+                write_samples(place, samples, task, self.options.format)
         for line in result_table(content):
             self.console.say(line)
         self._say_left_out(content)
@@ -259,11 +258,3 @@ class Evaluation:
             f"interrupted: {len(self.verdicts)} verdicts are safe in {self.output}.",
             f"Go on with: {resume_command(self.settings, 'eval')}",
         )
-
-
-def write_json(place: str, content: dict[str, Any]) -> None:
-    text = json.dumps(content, indent=1) + "\n"
-    if place == "-":
-        sys.stdout.write(text)
-    else:
-        Path(place).write_text(text, encoding="utf-8")

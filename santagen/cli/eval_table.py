@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from santagen.cli.labelled import many
 from santagen.evaluation.compare import Comparison
 
 SHOWN_IDS = 5
@@ -75,7 +76,7 @@ def _classes(result: dict[str, Any]) -> str:
     for name, count in sorted(
         result["classes"].items(), key=lambda item: (item[0] != "passed", -item[1])
     ):
-        detail = ", ".join(f"{kind} {many}" for kind, many in exceptions.most_common(3))
+        detail = ", ".join(f"{kind} {times}" for kind, times in exceptions.most_common(3))
         parts.append(f"{name} {count}" + (f" ({detail})" if name == "exception" and detail else ""))
     return ", ".join(parts) or "no samples"
 
@@ -91,7 +92,3 @@ def _ids(ids: list[str]) -> str:
 
 def _interval(pair: Any) -> str:
     return f"{100 * pair[0]:6.2f} .. {100 * pair[1]:6.2f}"
-
-
-def many(count: int, word: str) -> str:
-    return f"{count:,} {word}" + ("" if count == 1 else "s")

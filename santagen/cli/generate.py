@@ -21,18 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from santagen.cli.console import Console
 from santagen.cli.degenerate import HINT, Degenerate
-from santagen.cli.describe import (
-    command_line,
-    plain_settings,
-    resume_command,
-    show_config,
-    versions,
-)
+from santagen.cli.describe import command_line, plain_settings, resume_command, versions
 from santagen.cli.generate_inputs import Inputs, read_inputs, said_if_slow
-from santagen.cli.interrupt import Interrupts
-from santagen.cli.model import engine_settings, numerics, output_path
+from santagen.cli.interrupt import INTERRUPTED, Interrupts
+from santagen.cli.labelled import many
+from santagen.cli.model import engine_settings, numerics
 from santagen.cli.options import GenerateOptions
-from santagen.cli.progress import Progress, Tally
+from santagen.cli.output import output_path
+from santagen.cli.progress import Progress, Tally, with_rate
 from santagen.cli.settings import Resolved
 from santagen.parallel.world import World, sizes
 from santagen.request import PromptRow, Request, RowFailure, SampleOutput
@@ -41,7 +37,6 @@ if TYPE_CHECKING:
     from santagen.io.writer import OutputWriter
     from santagen.llm import LLM
 
-INTERRUPTED = 130
 SHOWN_FAILURES = 5
 TOKENISED_TOGETHER = 64  # rows: more would keep a GPU waiting
 # What a resumed run must share with the first, beside the model, the prompts and the sampling.
@@ -55,10 +50,7 @@ def run(settings: Resolved[GenerateOptions]) -> int:
     """The command; returns the exit code."""
     options = settings.options
     world = World.from_environment(os.environ)
-    if (options.show_config or options.dry_run) and world.rank:
-        return 0
-    if options.show_config:
-        print(show_config(settings, "generate"))
+    if options.dry_run and world.rank:
         return 0
     console = Console(options.quiet, options.verbose)
     if not options.dry_run:
@@ -303,11 +295,4 @@ class Job:
             self.console.warn(degenerate, HINT)
         if tally.failed_rows:
             where = f", listed in {output}.errors.jsonl" if output else ""
-            rows = "row" if tally.failed_rows == 1 else "rows"
-            self.console.warn(f"{tally.failed_rows} {rows} failed{where}.")
-
-
-def with_rate(stats: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """An engine's totals with the time they took."""
-    rate = stats["generated_tokens"] / seconds
-    return {**stats, "generation_seconds": seconds, "tokens_per_second": rate}
+            self.console.warn(f"{many(tally.failed_rows, 'row')} failed{where}.")

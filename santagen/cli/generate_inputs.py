@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from santagen.cli.console import Console
-from santagen.cli.model import find_model, output_path
+from santagen.cli.model import find_model
 from santagen.cli.options import GenerateOptions
+from santagen.cli.output import output_path
 from santagen.errors import SantagenError
 from santagen.io.prompts import PromptSet, read_prompts
 from santagen.request import SamplingParams

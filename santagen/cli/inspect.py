@@ -14,7 +14,6 @@ from santagen.checkpoint.inspection import DTYPE_BYTES, Examination, run_dtype
 from santagen.checkpoint.inspection_hub import headers_source
 from santagen.checkpoint.source import ModelSource
 from santagen.cli.console import Console, report_error
-from santagen.cli.describe import show_config
 from santagen.cli.inspect_memory import fit, sequence_length, too_small
 from santagen.cli.inspect_options import InspectOptions
 from santagen.cli.inspect_table import table
@@ -28,18 +27,13 @@ from santagen.io.tokenizer import Tokenizer, has_tokenizer
 def run(settings: Resolved[InspectOptions]) -> int:
     """The command; returns the exit code."""
     options = settings.options
-    if options.show_config:
-        print(show_config(settings, "inspect"))
-        return 0
     if not 0 < options.gpu_memory_utilization <= 1:
         raise SantagenError(
             f"--gpu-memory-utilization is {options.gpu_memory_utilization}; it must be above 0 and "
             "at most 1.",
             "0.9 is the default.",
         )
-    with headers_source(
-        options.model, revision=options.revision, token=options.hf_token
-    ) as source:
+    with headers_source(options.model, revision=options.revision, token=options.hf_token) as source:
         found = Examination.of(source.path)
         report = build_report(source, found, options)
     console = Console()

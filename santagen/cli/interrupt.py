@@ -14,6 +14,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTED = 130  # the exit code after one
 
 
 class Interrupts(AbstractContextManager["Interrupts"]):

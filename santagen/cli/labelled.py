@@ -1,4 +1,4 @@
-"""Facts as lines of text for people: a label, and what there is to say. Text only."""
+"""Facts as text for people: lines with a label each, counts and sizes in words. Text only."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ def labelled(rows: Iterable[tuple[str, Text]]) -> list[str]:
         lines.append(f"{label:<{LABEL}}{first}")
         lines += [f"{'':<{LABEL}}{line}" for line in rest]
     return lines
+
+
+def many(count: int, word: str) -> str:
+    """1 row, 2,000 rows"""
+    return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
 def size(count: int) -> str:

@@ -15,12 +15,12 @@ import uuid
 from typing import Any
 
 from santagen.cli.describe import command_line
+from santagen.cli.interrupt import INTERRUPTED
 from santagen.cli.options import GenerateOptions
 from santagen.cli.settings import Resolved
 from santagen.errors import SantagenError
 from santagen.parallel.world import check_gpus
 
-INTERRUPTED = 130
 START_SECONDS = 600
 
 

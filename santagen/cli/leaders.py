@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from santagen.cli.console import Console
-from santagen.cli.generate import TOKENISED_TOGETHER, Job, with_rate
+from santagen.cli.generate import TOKENISED_TOGETHER, Job
 from santagen.cli.generate_inputs import Inputs
 from santagen.cli.model import engine_settings
-from santagen.cli.progress import Progress
+from santagen.cli.progress import Progress, with_rate
 from santagen.errors import SantagenError
 from santagen.io.parts import part_path
 from santagen.parallel.row_queue import RowPlan, chunk_rows, draw_rows

@@ -1,10 +1,8 @@
-"""What the commands that run a model share: finding it once, the engine's settings, the output's
-place."""
+"""What the commands that run a model share: finding it once, and the engine's settings."""
 
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from santagen.cli.console import Console
@@ -57,8 +55,3 @@ def numerics(options: Any, source: ModelSource) -> dict[str, str | None]:
         "dtype": str(dtype).removeprefix("torch."),
         "tokenizer": tokenizer_fingerprint(tokenizer.path),
     }
-
-
-def output_path(output: str | None) -> Path | None:
-    """The output file; None for standard output."""
-    return None if output in (None, "-") else Path(str(output))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 from santagen.cli.console import is_terminal, rank
 
@@ -44,6 +45,12 @@ class Tally:
         # The short ones finish first: what still runs at the end is longer than the mean so far.
         at_least = mean / 2 * (self.samples_wanted - self.samples_done)
         return max(expected, at_least) * seconds / tokens
+
+
+def with_rate(stats: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """An engine's totals with the seconds they took, and tokens per second."""
+    rate = stats["generated_tokens"] / seconds
+    return {**stats, "generation_seconds": seconds, "tokens_per_second": rate}
 
 
 def duration(seconds: float | None) -> str:

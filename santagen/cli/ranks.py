@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from santagen.cli.console import Console, report_error
 from santagen.cli.describe import resume_command
 from santagen.cli.ending import end_now
-from santagen.cli.generate import INTERRUPTED
 from santagen.cli.generate_inputs import Inputs, read_inputs, sampling_params
-from santagen.cli.interrupt import Interrupts
+from santagen.cli.interrupt import INTERRUPTED, Interrupts
 from santagen.cli.leaders import OtherLeader, RankZero, draw_evenly, load_shard
-from santagen.cli.model import find_model, output_path
+from santagen.cli.model import find_model
 from santagen.cli.options import GenerateOptions
+from santagen.cli.output import output_path
 from santagen.cli.settings import Resolved
 from santagen.config import ModelConfig
 from santagen.errors import SantagenError

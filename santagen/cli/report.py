@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from santagen.cli.console import Console
-from santagen.cli.describe import show_config
+from santagen.cli.output import write_output
 from santagen.cli.report_options import ReportOptions
 from santagen.cli.settings import Resolved
 from santagen.errors import SantagenError
@@ -17,9 +16,6 @@ DEFAULT_OUTPUT = "report.html"
 def run(settings: Resolved[ReportOptions]) -> int:
     """The command; returns the exit code."""
     options = settings.options
-    if options.show_config:
-        print(show_config(settings, "report"))
-        return 0
     if not options.results:
         raise SantagenError(
             "report takes at least one result.", "As in santagen report RESULT.json -o report.html."
@@ -28,18 +24,12 @@ def run(settings: Resolved[ReportOptions]) -> int:
     if output != "-":
         _check_output(Path(output), options)
     from santagen.cli.report_inputs import read_report
-    from santagen.io.files import refused, write_atomically
     from santagen.report.page import render
 
     page = render(read_report(options.results)).encode("utf-8")
-    if output == "-":
-        sys.stdout.buffer.write(page)
-        return 0
-    try:
-        write_atomically(Path(output), [page])
-    except OSError as error:
-        raise refused(Path(output), error, 0) from None
-    Console(options.quiet).say(f"{len(page):,} bytes written to {output}")
+    write_output("-o", output, [page])
+    if output != "-":
+        Console(options.quiet).say(f"{len(page):,} bytes written to {output}")
     return 0
 
 

@@ -268,7 +268,7 @@ def sample_triton(
     any_min_p: bool = True,
     splits: int | None = None,
 ) -> Tensor:
-    """As kernels.sampling.sample.
+    """As kernels.sampling.sample; the kernels look at top_p whatever `any_top_p` says.
 
     `splits`: programs a row, 0 for all in one; None chooses by the number of rows.
     """
