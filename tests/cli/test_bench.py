@@ -243,7 +243,8 @@ def test_no_repeat_is_answered_by_the_prefix_table() -> None:
     result = bench.measure(Case(4, 70, 4))  # more than a block of 64
     assert result.error is None and result.notes() == []
     assert bench.llm.engine.stats.cached_tokens == 0
-    assert bench.llm.engine.stats.prompt_tokens == 4 * 2 * 4 * 70
+    repeats, rest = divmod(bench.llm.engine.stats.prompt_tokens, 2 * 4 * 70)
+    assert repeats >= 4 and rest == 0  # more on a busy machine: a disturbed one is measured again
 
 
 def test_a_repeated_prompt_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
