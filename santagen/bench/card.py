@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from santagen.checkpoint.inspection import parameter_count
 from santagen.checkpoint.layout import FUSED, linear_shape
 from santagen.config import ModelConfig
 
@@ -67,22 +68,17 @@ class ModelCard:
 
 def model_card(config: ModelConfig, name: str, dtype: str, itemsize: int) -> ModelCard:
     """Count what config.json implies; nothing is allocated."""
-    embd = config.n_embd
-    shapes = [linear_shape(config, module) for module in FUSED]
-    layer = sum(out * inp for out, inp in shapes)
-    small = sum(out for out, _ in shapes) + 4 * embd  # biases and two norms
-    head = config.vocab_size * embd
-    tables = head + config.n_positions * embd + (0 if config.tie_word_embeddings else head)
-    parameters = tables + config.n_layer * (layer + small) + 2 * embd
+    parameters = parameter_count(config)["total"]
+    layer = sum(out * inp for out, inp in (linear_shape(config, module) for module in FUSED))
     return ModelCard(
-        name,
-        dtype,
-        parameters,
-        config.n_layer * layer,
-        head,
-        parameters * itemsize,
-        config.kv_bytes_per_token(itemsize),
-        config.n_positions,
+        name=name,
+        dtype=dtype,
+        parameters=parameters,
+        layer_products=config.n_layer * layer,
+        head_products=config.vocab_size * config.n_embd,
+        weight_bytes=parameters * itemsize,
+        kv_bytes_per_token=config.kv_bytes_per_token(itemsize),
+        n_positions=config.n_positions,
     )
 
 

@@ -28,7 +28,13 @@ from santagen.checkpoint.convert_files import (
     write_file,
     write_json,
 )
-from santagen.checkpoint.convert_shards import Entry, ShardWriter, plan_shards, verify_shard
+from santagen.checkpoint.convert_shards import (
+    SAFETENSORS_NAMES,
+    Entry,
+    ShardWriter,
+    plan_shards,
+    verify_shard,
+)
 from santagen.checkpoint.gptq_settings import GPTQSettings
 from santagen.checkpoint.inspection import inspect_checkpoint
 from santagen.checkpoint.layout import BUFFERS, FLOATS, FUSED, HEAD, ROOT, linear_shape
@@ -38,7 +44,7 @@ from santagen.config import ModelConfig, read_json
 from santagen.errors import SantagenError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-STORED_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+STORED_NAMES = {stored: name for name, stored in SAFETENSORS_NAMES.items()}
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PARTS = ("weight", "bias")
 SPARE_BYTES = 1 << 20  # for directories and what the file system keeps of its own
@@ -84,8 +90,10 @@ def convert(
         files, config, layout, dtype=DTYPES[name], device=torch.device("cpu"), quantization=settings
     )
     entries = [Entry(n, shape, name) for n, shape in _expected(config)]
+    shards = plan_shards(entries, max_shard_bytes)
     total = sum(entry.nbytes for entry in entries)
     carried = carried_files(source)
+    settled = standard_config(read_json(source / "config.json", "download it again"), config, name)
     target = Path(os.path.realpath(destination))
     partial = partial_path(target)
     try:
@@ -94,10 +102,8 @@ def convert(
         _check_room(target, total + sum(path.stat().st_size for path in carried))
         partial.mkdir()
         try:
-            shards = plan_shards(entries, max_shard_bytes)
             _write_shards(partial, shards, weights, say)
-            raw = read_json(source / "config.json", "download it again")
-            write_json(partial / "config.json", standard_config(raw, config, name))
+            write_json(partial / "config.json", settled)
             for path in carried:
                 write_file(partial / path.name, path.read_bytes())
             _check_result(partial)

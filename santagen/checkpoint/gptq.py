@@ -105,9 +105,8 @@ def period(bits: int) -> int:
 def unpack_zeros(qzeros: Tensor, bits: int, rule: str) -> Tensor:
     """qzeros [groups, N*b/32] -> zero points uint8 [groups, N], undoing the format's minus one."""
     if rule == "v1-word":
-        qzeros = qzeros + sum(
-            1 << (bits * j) for j in range(32 // bits)
-        )  # wraps, as the writer did
+        ones = sum(1 << (bits * j) for j in range(32 // bits))
+        qzeros = qzeros + ones  # wraps, as the writer did
     stored = unpack(qzeros.t().contiguous(), bits).t()
     return ((stored + 1) & (2**bits - 1) if rule == "v1" else stored).contiguous()
 
@@ -157,6 +156,3 @@ def group_index(files: TensorFiles, prefix: str, inputs: int, settings: GPTQSett
             return index
     rows = torch.arange(inputs)
     return torch.zeros_like(rows) if settings.group_size == -1 else rows // settings.group_size
-
-
-__all__ = ["GPTQLinear", "GPTQSettings", "group_index", "read_layer", "unpack", "unpack_zeros"]

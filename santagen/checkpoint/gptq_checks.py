@@ -63,8 +63,8 @@ def _check_shapes(
                 old = " (one value a zero point, not packed)"
             raise SantagenError(
                 f"{prefix}.{part} in {info.file} has shape {list(info.shape)}{old}; {bits} bits "
-                "with group_size "
-                f"{settings.group_size} ({settings.source}) ask for {list(wanted)}.",
+                f"with group_size {settings.group_size} ({settings.source}) ask for "
+                f"{list(wanted)}.",
                 ONE_PLACE,
             )
     info = files.info(f"{prefix}.scales")

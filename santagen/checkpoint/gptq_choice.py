@@ -14,12 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from santagen.checkpoint.gptq_settings import GPTQSettings
-from santagen.checkpoint.layout import linear_shape
+from santagen.checkpoint.layout import FUSED, linear_shape
 from santagen.config import ModelConfig
 from santagen.errors import SantagenError
 
 CHOICES = ("auto", "none", "gptq", "fp8")
-MODULES = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
 # A batch of so many rows is decoded faster from packed weights.
 PACKED_ROWS = {"cpu": 0, "cuda": 32}
 # A cache that lets a batch of dequantised weights pay: for so many rows of so many tokens.
@@ -85,8 +84,8 @@ def describe(settings: GPTQSettings) -> str:
 
 
 def dequantized_bytes(config: ModelConfig, machine: Machine) -> int:
-    """Of one rank's weights."""
-    layer = sum(out * inp for out, inp in (linear_shape(config, module) for module in MODULES))
+    """Bytes of one rank's products and tables, as floats of the run's width."""
+    layer = sum(out * inp for out, inp in (linear_shape(config, module) for module in FUSED))
     tables = (config.vocab_size + config.n_positions) * config.n_embd
     if not config.tie_word_embeddings:
         tables += config.vocab_size * config.n_embd

@@ -18,6 +18,7 @@ from santagen.errors import SantagenError
 
 BITS = (2, 3, 4, 8)
 COMPARED = ("bits", "group_size", "desc_act", "sym", "checkpoint_format")
+SETTINGS_FILE = "quantize_config.json"  # where config.json has none
 TENSORS = "the tensors gptq_bits and gptq_groupsize"
 ONE_PLACE = "Take settings and weights from the same place."
 TAKE_GPTQ = "Take a GPTQ file of the model, or its float weights."
@@ -80,9 +81,9 @@ def find_settings(directory: Path, config: ModelConfig, files: TensorFiles) -> G
             f"config.json's quantization_config is {inline!r}, not an object of settings.",
             "Download config.json again, or remove the entry if the weights are not quantised.",
         )
-    path = directory / "quantize_config.json"
+    path = directory / SETTINGS_FILE
     if path.is_file():
-        found.append(("quantize_config.json", read_json(path, "download it again")))
+        found.append((SETTINGS_FILE, read_json(path, "download it again")))
     for where, settings in found:
         _refuse_other_methods(where, settings)
     _refuse_foreign_tensors(files)
@@ -94,16 +95,14 @@ def find_settings(directory: Path, config: ModelConfig, files: TensorFiles) -> G
         if quantised:
             raise SantagenError(
                 f"{directory.name} holds GPTQ tensors, but neither config.json "
-                "(quantization_config) nor "
-                "quantize_config.json says with what bits and group_size.",
-                "Add the quantize_config.json that the quantising tool wrote.",
+                f"(quantization_config) nor {SETTINGS_FILE} says with what bits and group_size.",
+                f"Add the {SETTINGS_FILE} that the quantising tool wrote.",
             )
         return None
     if not quantised:
         raise SantagenError(
             f"{found[0][0]} has GPTQ settings, but the weights of {directory.name} are not "
-            "quantised "
-            "(no tensor is named .qweight).",
+            "quantised (no tensor is named .qweight).",
             "Take settings and weights from the same place, or remove the settings.",
         )
     found = [(where, _flattened(where, settings)) for where, settings in found]

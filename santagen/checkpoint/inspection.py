@@ -18,7 +18,14 @@ from typing import Any, TypeVar
 from santagen.checkpoint.gptq_checks import check_modules
 from santagen.checkpoint.gptq_settings import GPTQSettings, find_settings
 from santagen.checkpoint.inspection_gptq import gptq_facts
-from santagen.checkpoint.layout import BUFFERS, GPTQ_PARTS, Layout, decide_layout, linear_shape
+from santagen.checkpoint.layout import (
+    BUFFERS,
+    FUSED,
+    GPTQ_PARTS,
+    Layout,
+    decide_layout,
+    linear_shape,
+)
 from santagen.checkpoint.reader import TensorFiles, open_checkpoint
 from santagen.config import ModelConfig
 from santagen.errors import SantagenError
@@ -163,10 +170,7 @@ def architecture_facts(config: ModelConfig) -> dict[str, Any]:
 def parameter_count(config: ModelConfig) -> dict[str, int]:
     """Parameters by place; a tied head counts once. `unquantised` is what GPTQ leaves as floats."""
     embd = config.n_embd
-    shapes = [
-        linear_shape(config, module)
-        for module in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
-    ]
+    shapes = [linear_shape(config, module) for module in FUSED]
     matrices = config.n_layer * sum(out * inp for out, inp in shapes)
     biases = config.n_layer * sum(out for out, _ in shapes)
     norms = (4 * config.n_layer + 2) * embd

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from santagen.checkpoint.gptq_settings import GPTQSettings
+from santagen.checkpoint.gptq_settings import SETTINGS_FILE, GPTQSettings
 from santagen.checkpoint.layout import ROOT, Layout
 from santagen.checkpoint.reader import TensorFiles
 from santagen.config import ModelConfig, read_json
 
-SETTINGS_FILES = ("config.json", "quantize_config.json")
 MANY_VALUES = 4  # more zero points than this are counted, not listed
 
 
@@ -81,8 +80,8 @@ def _stored_zeros(files: TensorFiles, module: str, bits: int) -> list[int]:
 def _label(directory: Path, config: ModelConfig) -> str | None:
     """checkpoint_format as the settings spell it; None where nothing does."""
     places: list[Any] = [config.raw.get("quantization_config")]
-    if (directory / SETTINGS_FILES[1]).is_file():
-        places.append(read_json(directory / SETTINGS_FILES[1], "download it again"))
+    if (directory / SETTINGS_FILE).is_file():
+        places.append(read_json(directory / SETTINGS_FILE, "download it again"))
     for settings in places:
         if isinstance(settings, dict):
             label = settings.get("checkpoint_format") or settings.get("format")

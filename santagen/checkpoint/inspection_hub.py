@@ -18,10 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from santagen.checkpoint import source as hub
 from santagen.checkpoint.layout import GPTQ_SCALARS
 from santagen.checkpoint.safetensors_header import MAX_HEADER_BYTES, read_header
-from santagen.checkpoint.source import HUB_ID, ModelSource, resolve_model
+from santagen.checkpoint.source import HUB_ID, ModelSource, fetch_snapshot, resolve_model
 from santagen.errors import SantagenError, without_token
 
 FIRST_BYTES = 100_000  # holds most headers whole
@@ -69,7 +68,7 @@ def headers_source(
         return
     with tempfile.TemporaryDirectory(prefix="santagen-headers-") as name:
         try:
-            folder = hub._fetch(remote.model, "config.json", remote.commit, token)
+            folder = fetch_snapshot(remote.model, "config.json", remote.commit, token)
             if not _is_complete(folder, remote):
                 folder = _skeleton(Path(name), folder, remote)
         except SantagenError:

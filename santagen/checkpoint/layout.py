@@ -88,6 +88,11 @@ class Layout:
         }
 
 
+def module_of(prefix: str) -> str:
+    """transformer.h.0.attn.c_attn -> attn.c_attn"""
+    return ".".join(prefix.rsplit(".", 2)[-2:])
+
+
 def linear_shape(config: ModelConfig, module: str) -> tuple[int, int]:
     """[out, in] of a module such as attn.c_attn."""
     embd, kv = config.n_embd, 2 * config.n_kv_head * config.head_dim
@@ -110,17 +115,15 @@ def decide_layout(files: TensorFiles, config: ModelConfig) -> Layout:
     split = _is_split(files, config, root)
     quantised = any(name.endswith(".qweight") for name in names)
     if quantised:
-        transposed, why = (
-            False,
-            "GPTQ packs every weight along its inputs, whatever it was made from",
-        )
+        transposed = False
+        why = "GPTQ packs every weight along its inputs, whatever it was made from"
     else:
         transposed, why = _orientation(files, config, root, SPLIT if split else FUSED)
     if not config.multi_query and (transposed or split):
         raise SantagenError(
             "config.json says multi_query false and the weights are "
-            f"{'split' if split else 'Conv1D'}: files of this "
-            "form differ in the order of c_attn, and nothing in them tells which order they have.",
+            f"{'split' if split else 'Conv1D'}: files of this form differ in the order of c_attn, "
+            "and nothing in them tells which order they have.",
             "Convert the checkpoint to GPTBigCodeForCausalLM with the code that made it.",
         )
     layout = Layout(
@@ -144,8 +147,7 @@ def _is_split(files: TensorFiles, config: ModelConfig, root: str) -> bool:
             elif decided[0] != (leaf == "kv_attn"):
                 raise SantagenError(
                     f"The checkpoint {files.directory.name} holds {name} beside {decided[1]}: "
-                    "attention is fused in "
-                    "one and split in the other.",
+                    "attention is fused in one and split in the other.",
                     "Layouts were mixed: take all weights from one export.",
                 )
     return decided is not None and decided[0]
@@ -244,8 +246,7 @@ def _check_unread(
         if name not in wanted and name not in spare and not BUFFERS.fullmatch(name):
             raise SantagenError(
                 f"{info.file} holds the tensor {name}, which a {config.n_layer}-layer GPT-BigCode "
-                "model "
-                f"({layout.describe()}) does not have.",
+                f"model ({layout.describe()}) does not have.",
                 "config.json does not belong to these weights, or they are of another model.",
             )
 

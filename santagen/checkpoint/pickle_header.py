@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from santagen.checkpoint.safetensors_header import DTYPE_BYTES, MAX_HEADER_BYTES, TensorInfo
-from santagen.errors import SantagenError
+from santagen.errors import SantagenError, first_line
 
 SAFETENSORS_NAMES = {
     "double": "F64", "float": "F32", "half": "F16", "bfloat16": "BF16", "long": "I64",
@@ -94,27 +94,40 @@ def read_bin_header(path: Path) -> dict[str, TensorInfo]:
             table, starts = _read_zip(file) if zipped else _read_old(file)
         return _infos(path.name, table, starts)
     except DAMAGED as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
-        raise SantagenError(
-            f"{path.name} ({path.stat().st_size:,} bytes) is cut short or not a file of plain "
-            f"tensors: {reason}",
-            "Download it again, or take the safetensors files of the model.",
-        ) from None
+        raise damaged(path, error) from None
+
+
+def damaged(path: Path, error: BaseException) -> SantagenError:
+    """What to tell of a file that can't be read."""
+    return SantagenError(
+        f"{path.name} ({path.stat().st_size:,} bytes) is cut short or not a file of plain tensors: "
+        f"{first_line(error)[:160]}",
+        "Download it again, or take the safetensors files of the model.",
+    )
+
+
+def no_table(file: str) -> SantagenError:
+    """What to tell of a pickle that holds something else than a table."""
+    return SantagenError(
+        f"{file} holds no table of tensors.", "Take a file that save_pretrained wrote."
+    )
+
+
+def no_tensor(file: str, name: object, what: object) -> SantagenError:
+    """What to tell of an entry that is no tensor, or one of a strange dtype."""
+    return SantagenError(
+        f"{file} holds {name}, which is {what} and no tensor santagen reads.",
+        "Take a file that save_pretrained wrote, not a training checkpoint.",
+    )
 
 
 def _infos(file: str, table: Any, starts: dict[str, tuple[int, int]]) -> dict[str, TensorInfo]:
     if not isinstance(table, Mapping):
-        raise SantagenError(
-            f"{file} holds no table of tensors.", "Take a file that save_pretrained wrote."
-        )
+        raise no_table(file)
     infos = {}
     for name, item in table.items():
         if not isinstance(item, _Stored):
-            raise SantagenError(
-                f"{file} holds {name}, which is {type(item).__name__} and no tensor santagen "
-                "reads.",
-                "Take a file that save_pretrained wrote, not a training checkpoint.",
-            )
+            raise no_tensor(file, name, type(item).__name__)
         infos[str(name)] = _info(file, str(name), item, starts)
     return infos
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from santagen.checkpoint.layout import HEAD, ROOT, Layout, linear_shape
+from santagen.checkpoint.layout import HEAD, ROOT, Layout, linear_shape, module_of
 from santagen.checkpoint.source import ModelSource
 from santagen.checkpoint.weights import Range, Ranges, Weights
 from santagen.config import ModelConfig, read_json
@@ -119,7 +119,7 @@ class RandomWeights(Weights):
         return self._place(_ranges(self._draw(f"{prefix}.bias", self._shape(prefix)[0]), out))
 
     def _shape(self, prefix: str) -> tuple[int, int]:
-        return linear_shape(self.config, ".".join(prefix.rsplit(".", 2)[-2:]))
+        return linear_shape(self.config, module_of(prefix))
 
     def _draw(self, name: str, *size: int) -> Tensor:
         """The whole tensor of that name, float32 on the device: normal, of deviation STD."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from santagen.checkpoint.pickle_header import read_bin_header
+from santagen.checkpoint.pickle_header import damaged, no_table, no_tensor, read_bin_header
 from santagen.checkpoint.safetensors_header import AGAIN, DTYPE_BYTES, TensorInfo, read_header
 from santagen.config import read_json
 from santagen.errors import SantagenError
@@ -131,12 +131,10 @@ def open_checkpoint(directory: Path, *, without_torch: bool = False) -> TensorFi
             f"{directory} is not a directory.", "Give the folder that holds config.json."
         )
     files = TensorFiles(directory)
+    add_bin = _add_bin_header if without_torch else _add_bin
     for pattern, single, add in (
         ("*.safetensors", "model.safetensors", _add_safetensors),
-        (
-            "pytorch_model*.bin", "pytorch_model.bin",
-            _add_bin_header if without_torch else _add_bin,
-        ),
+        ("pytorch_model*.bin", "pytorch_model.bin", add_bin),
     ):
         found = sorted(path.name for path in directory.glob(pattern) if path.is_file())
         indexes = sorted(path.name for path in directory.glob(f"{pattern}.index.json"))
@@ -151,8 +149,7 @@ def open_checkpoint(directory: Path, *, without_torch: bool = False) -> TensorFi
             many = indexes or found
             raise SantagenError(
                 f"{directory} holds {len(many)} weight files ({many[0]}, {many[1]}, ...) and no "
-                f"{single}.index.json "
-                "to tell which belong together.",
+                f"{single}.index.json to tell which belong together.",
                 "Download the index file too, or leave one weight file in the folder.",
             )
         if found:
@@ -206,10 +203,9 @@ def _tied_name_is_there(name: str, files: TensorFiles) -> bool:
 
     Whether the head may be tied is layout.py's question.
     """
-    embedding = [
-        n for n in ("transformer.wte.weight", "wte.weight", "lm_head.weight") if n in files
-    ]
-    return name.endswith(("wte.weight", "lm_head.weight")) and bool(embedding)
+    names = ("transformer.wte.weight", "wte.weight", "lm_head.weight")
+    tied = name.endswith(("wte.weight", "lm_head.weight"))
+    return tied and any(other in files for other in names)
 
 
 def _add_safetensors(files: TensorFiles, file: str) -> dict[str, TensorInfo]:
@@ -231,25 +227,15 @@ def _add_bin(files: TensorFiles, file: str) -> dict[str, TensorInfo]:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=mappable)
     except Exception as error:  # torch raises many kinds for a damaged or hostile pickle
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
-        raise SantagenError(
-            f"{file} ({path.stat().st_size:,} bytes) is cut short or not a file of plain tensors: "
-            f"{reason}",
-            "Download it again, or take the safetensors files of the model.",
-        ) from None
+        raise damaged(path, error) from None
     if not isinstance(loaded, Mapping):
-        raise SantagenError(
-            f"{file} holds no table of tensors.", "Take a file that save_pretrained wrote."
-        )
+        raise no_table(file)
     names = {getattr(torch, v): k for k, v in TORCH_NAMES.items()}
     infos = {}
     for name, tensor in loaded.items():
         if not isinstance(tensor, torch.Tensor) or tensor.dtype not in names:
             what = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-            raise SantagenError(
-                f"{file} holds {name}, which is {what} and no tensor santagen reads.",
-                "Take a file that save_pretrained wrote, not a training checkpoint.",
-            )
+            raise no_tensor(file, name, what)
         infos[name] = TensorInfo(names[tensor.dtype], tuple(tensor.shape), file)
     files._pickled[file] = loaded
     return infos

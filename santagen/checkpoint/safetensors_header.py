@@ -73,8 +73,7 @@ def _parse(path: Path) -> tuple[dict[str, Any], int, int]:
         if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
             raise SantagenError(
                 f"{path.name} is cut short or no safetensors file: its header would take "
-                f"{length:,} bytes "
-                f"and the file has {size:,}.",
+                f"{length:,} bytes and the file has {size:,}.",
                 AGAIN,
             )
         try:

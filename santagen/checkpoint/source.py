@@ -97,9 +97,9 @@ def _download(
 
     wanted, instead = files
     try:
-        folder = _fetch(model, wanted, revision, token)
+        folder = fetch_snapshot(model, wanted, revision, token)
         if instead and not any(folder.glob(wanted)):
-            folder = _fetch(model, instead, revision, token)
+            folder = fetch_snapshot(model, instead, revision, token)
     except hub.GatedRepoError:
         raise SantagenError(
             f"{model} is gated: its owner asks you to accept terms first.",
@@ -131,7 +131,7 @@ def _download(
     return ModelSource(folder, model, revision=folder.name)
 
 
-def _fetch(model: str, weights: str, revision: str | None, token: str | None) -> Path:
+def fetch_snapshot(model: str, weights: str, revision: str | None, token: str | None) -> Path:
     """The snapshot folder with the small files and those weights, without its subfolders."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from santagen.checkpoint.gptq import GPTQLinear, GPTQSettings, read_layer
+from santagen.checkpoint.gptq import GPTQLinear, read_layer
+from santagen.checkpoint.gptq_settings import GPTQSettings
 from santagen.checkpoint.inspection import inspect_checkpoint
-from santagen.checkpoint.layout import ROOT, Layout, linear_shape
+from santagen.checkpoint.layout import Layout, linear_shape, module_of
 from santagen.checkpoint.reader import TensorFiles
 from santagen.config import ModelConfig
 
@@ -145,7 +146,7 @@ class Weights:
         Ranges that touch are read as one; in a split file c_attn's are cut at the seam of q_attn
         and kv_attn.
         """
-        module = ".".join(prefix.rsplit(".", 2)[-2:])
+        module = module_of(prefix)
         total = linear_shape(self.config, module)[0]
         ranges: list[Range] = []
         for start, stop in out if out is not None else [(0, total)]:
@@ -207,6 +208,3 @@ def open_weights(
         files, config, layout, dtype=dtype, device=device, quantization=settings, rank=rank,
         world_size=world_size, process_group=process_group,
     )  # fmt: skip
-
-
-__all__ = ["ROOT", "Weights", "inspect_checkpoint", "open_weights"]

@@ -14,7 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from santagen.checkpoint.gptq import GPTQSettings, unpack, unpack_zeros
+from santagen.checkpoint.gptq import unpack, unpack_zeros
+from santagen.checkpoint.gptq_settings import GPTQSettings
 from tests.checkpoint.loading import change, open_float32, settings_in, standard_weights
 from tests.fixture_writer import GPTQSpec, Spec, pack, pack_zeros, write_checkpoint
 

@@ -34,7 +34,7 @@ def test_an_output_that_exists_is_refused_before_anything_is_fetched(
     def fetch(*arguments: Any, **settings: Any) -> Path:
         raise AssertionError("a model was fetched")
 
-    monkeypatch.setattr(santagen.checkpoint.source, "_fetch", fetch)
+    monkeypatch.setattr(santagen.checkpoint.source, "fetch_snapshot", fetch)
     output.write_text("{}\n")
     ran = cli.generate(prompts, "-o", output, "-m", "some/model")
     assert ran.code == 2 and f"{output} exists" in ran.err and "--overwrite" in ran.err

@@ -101,7 +101,7 @@ def test_a_name_with_a_way_out_is_no_hub_name(
     def fetch(*arguments: Any, **settings: Any) -> Path:
         raise AssertionError(f"asked the hub for {arguments}")
 
-    monkeypatch.setattr("santagen.checkpoint.source._fetch", fetch)
+    monkeypatch.setattr("santagen.checkpoint.source.fetch_snapshot", fetch)
     ran = cli.generate(prompts, option, name, *FEW)
     assert ran.code == 2 and ran.err.count("error: ") == ran.err.count("hint: ") == 1
     assert "fault in santagen" not in ran.err and "asked the hub" not in ran.err
@@ -181,7 +181,7 @@ def test_a_token_in_an_error_while_headers_are_fetched_is_not_shown(
     found = inspection_hub._Remote("some/model", "0" * 40, {"model.safetensors": 9}, secret)
     assert secret not in repr(found)
     monkeypatch.setattr(inspection_hub, "_remote", lambda *_: found)
-    monkeypatch.setattr(inspection_hub.hub, "_fetch", fail)
+    monkeypatch.setattr(inspection_hub, "fetch_snapshot", fail)
     monkeypatch.setenv("SANTAGEN_DEBUG", "1")
     monkeypatch.setenv("HF_TOKEN", secret if given == "environment" else "")
     if given == "none":
