@@ -24,7 +24,7 @@ from santagen.cli.model import engine_settings, find_model, numerics
 from santagen.cli.output import explained, output_path, write_json
 from santagen.cli.progress import Tally
 from santagen.cli.settings import Resolved
-from santagen.evaluation.execution import Limits, Pool
+from santagen.evaluation.execution import Pool
 from santagen.evaluation.files import Sample, write_samples
 from santagen.evaluation.generation import Settings, generate_samples
 from santagen.evaluation.result import ResultFile
@@ -33,6 +33,7 @@ from santagen.evaluation.self_check import SelfCheck, self_check
 from santagen.evaluation.statistics import GENERATED_AT
 from santagen.evaluation.summary import summarise
 from santagen.evaluation.tasks import Task
+from santagen.evaluation.workers import Limits
 from santagen.request import RowFailure
 
 

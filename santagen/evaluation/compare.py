@@ -14,14 +14,19 @@ from typing import Any
 import numpy as np
 
 from santagen.errors import SantagenError
-from santagen.evaluation.pass_at_k import bootstrap_interval, pass_at_k, useful_ks
+from santagen.evaluation.pass_at_k import (
+    DRAWN_AT_ONCE,
+    bootstrap_interval,
+    pass_at_k,
+    useful_ks,
+)
 
 FLIPS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """B minus A for one score. `better` counts problems that B does better on."""
+    """B minus A for one score, in shares of 1. `better` counts problems that B does better on."""
 
     name: str  # "pass@10", "exact match"
     a: float
@@ -99,15 +104,15 @@ def compare(a: dict[str, Any], b: dict[str, Any], ks: Sequence[int] = (1, 10, 10
     ]
     changed = sorted((item for item in moved if item[1]), key=lambda item: (-abs(item[1]), item[0]))
     return Comparison(
-        a["task"],
-        len(both),
-        tuple(name for name, result in (("a", a), ("b", b)) if result.get("partial")),
-        tuple(task_id for task_id in first if task_id not in second),
-        tuple(task_id for task_id in second if task_id not in first),
-        {} if compared else {k: _difference(f"pass@{k}", pairs, k) for k in usable},
-        exact,
-        tuple(changed),
-        "exact match" if compared else "pass@1",
+        task=a["task"],
+        problems=len(both),
+        partial=tuple(name for name, result in (("a", a), ("b", b)) if result.get("partial")),
+        only_a=tuple(task_id for task_id in first if task_id not in second),
+        only_b=tuple(task_id for task_id in second if task_id not in first),
+        pass_at_k={} if compared else {k: _difference(f"pass@{k}", pairs, k) for k in usable},
+        exact_match=exact,
+        changed=tuple(changed),
+        changed_in="exact match" if compared else "pass@1",
     )
 
 
@@ -130,17 +135,17 @@ def _difference(name: str, pairs: Sequence[Sequence[tuple[int, int]]], k: int) -
     mean = float(gap.mean())
     draws = np.random.Generator(np.random.PCG64(1))
     extreme = 0
-    for _ in range(FLIPS // 500):
-        signs = draws.integers(0, 2, size=(500, len(gap)), dtype=np.int8) * 2.0 - 1.0
+    for _ in range(FLIPS // DRAWN_AT_ONCE):
+        signs = draws.integers(0, 2, size=(DRAWN_AT_ONCE, len(gap)), dtype=np.int8) * 2.0 - 1.0
         extreme += int((np.abs(signs @ gap) / len(gap) >= abs(mean) - 1e-12).sum())
     return Difference(
         name,
-        float(a.mean()),
-        float(b.mean()),
-        mean,
-        bootstrap_interval(gap),
-        (extreme + 1) / (FLIPS + 1),
-        int((gap > 0).sum()),
-        int((gap < 0).sum()),
-        int((gap == 0).sum()),
+        a=float(a.mean()),
+        b=float(b.mean()),
+        difference=mean,
+        interval=bootstrap_interval(gap),
+        p_value=(extreme + 1) / (FLIPS + 1),
+        better=int((gap > 0).sum()),
+        worse=int((gap < 0).sum()),
+        equal=int((gap == 0).sum()),
     )

@@ -17,11 +17,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from santagen.errors import SantagenError
-from santagen.evaluation.outcomes import CLASSES, Outcome, ProgramTest
+from santagen.evaluation.outcomes import Outcome, ProgramTest
 from santagen.evaluation.sandbox import frames
-from santagen.evaluation.workers import Limits, Sandbox, WorkerProcess, find_sandbox
-
-__all__ = ["CLASSES", "Limits", "Outcome", "Pool", "ProgramTest", "Sandbox"]
+from santagen.evaluation.workers import Limits, WorkerProcess, find_sandbox
 
 ATTEMPTS = 3
 WORKERS_PER_CORE = 2
@@ -202,12 +200,12 @@ class Pool:
             return
         future.set_result(
             Outcome(
-                answer["class"],
-                answer.get("exception", ""),
-                answer.get("message", ""),
-                answer["cpu"],
-                answer["wall"],
-                answer["strays"],
-                retried,
+                kind=answer["class"],
+                exception=answer.get("exception", ""),
+                message=answer.get("message", ""),
+                cpu_seconds=answer["cpu"],
+                wall_seconds=answer["wall"],
+                strays=answer["strays"],
+                retried=retried,
             )
         )

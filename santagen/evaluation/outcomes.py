@@ -1,5 +1,4 @@
-"""One program to test and how it ended: what goes into the sandbox and what comes out. Plain data.
-"""
+"""One program to test and how it ended: what goes into the sandbox, what comes out. Plain data."""
 
 from __future__ import annotations
 
@@ -55,9 +54,5 @@ class Outcome:
         if self.kind == "timeout":
             return "timed out"
         if self.kind == "exception":
-            return (
-                f"failed: {self.exception}: {self.message}"
-                if self.message
-                else f"failed: {self.exception}"
-            )
+            return f"failed: {self.exception}" + (f": {self.message}" if self.message else "")
         return f"failed: {self.message}" if self.message else f"failed: {self.kind}"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 CONFIDENCE_Z = 1.959964  # 95 %
 BOOTSTRAPS = 10_000
+DRAWN_AT_ONCE = 500  # 5,815 problems times 10,000 would take 465 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +95,9 @@ def bootstrap_interval(values: NDArray[np.float64]) -> tuple[float, float]:
     """
     draws = np.random.Generator(np.random.PCG64(0))
     means = np.empty(BOOTSTRAPS)
-    for start in range(
-        0, BOOTSTRAPS, 500
-    ):  # in parts: 5,815 problems times 10,000 would take 465 MB
-        picks = draws.integers(0, len(values), size=(500, len(values)))
-        means[start : start + 500] = values[picks].mean(axis=1)
+    for start in range(0, BOOTSTRAPS, DRAWN_AT_ONCE):
+        picks = draws.integers(0, len(values), size=(DRAWN_AT_ONCE, len(values)))
+        means[start : start + DRAWN_AT_ONCE] = values[picks].mean(axis=1)
     low, high = np.quantile(means, (0.025, 0.975))
     return float(low), float(high)
 

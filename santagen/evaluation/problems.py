@@ -47,18 +47,19 @@ class Problem:
         return self.prompt + completion + (self.suffix or "")
 
     def testing(self, program: str) -> ProgramTest:
+        """How a program is tested on this problem."""
         if self.mode == "command":
             program += "\n" + self.test
         return ProgramTest(
             program,
-            self.mode,
-            self.test,
-            self.entry,
-            self.helpers,
-            self.file,
-            self.commands,
-            self.timeout,
-            self.decoys,
+            mode=self.mode,
+            test=self.test,
+            entry=self.entry,
+            helpers=self.helpers,
+            file=self.file,
+            commands=self.commands,
+            timeout=self.timeout,
+            decoys=self.decoys,
         )
 
     def wrong_program(self) -> str | None:
@@ -147,6 +148,3 @@ def _parse(source: str) -> list[ast.stmt]:
         return ast.parse(source).body
     except (SyntaxError, ValueError):
         return []
-
-
-__all__ = ["Problem", "plan_test"]

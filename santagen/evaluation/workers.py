@@ -19,7 +19,7 @@ from santagen.evaluation.sandbox import frames, tiers
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may use; bytes and counts."""
+    """What one program may use: bytes, counts of files and processes, MiB of scratch space."""
 
     memory: int = 1 << 30
     file_size: int = 16 << 20
@@ -130,10 +130,9 @@ def find_sandbox(
     refused: dict[str, str] = {}
     for name in tiers.TIERS if tier is None else (tier,):
         if name == "plain" and not unsafe:
-            reasons = "; ".join(f"{key}: {why}" for key, why in refused.items())
+            reasons = f" ({_listed(refused)})" if refused else ""
             raise SantagenError(
-                "Model-written programs can't be confined here"
-                + (f" ({reasons})." if reasons else "."),
+                f"Model-written programs can't be confined here{reasons}.",
                 "Install bubblewrap, allow user namespaces, or accept limits only with --unsafe.",
             )
         refused[name] = tiers.obstacle(name)
@@ -145,7 +144,11 @@ def find_sandbox(
             return Sandbox(name, worker.said["ready"], refused), worker
         refused[name] = str(worker.said["refused"])
         worker.close()
-    reasons = "; ".join(f"{key}: {why}" for key, why in refused.items())
     raise SantagenError(
-        f"No sandbox works here ({reasons}).", "Run on Linux, with user namespaces or bubblewrap."
+        f"No sandbox works here ({_listed(refused)}).",
+        "Run on Linux, with user namespaces or bubblewrap.",
     )
+
+
+def _listed(refused: dict[str, str]) -> str:
+    return "; ".join(f"{tier}: {why}" for tier, why in refused.items())

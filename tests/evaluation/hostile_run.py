@@ -13,7 +13,8 @@ import sys
 
 def main(tier: str, root: str, outside: str, *names: str) -> None:
     sys.path.insert(0, root)
-    from santagen.evaluation.execution import Pool, ProgramTest
+    from santagen.evaluation.execution import Pool
+    from santagen.evaluation.outcomes import ProgramTest
     from tests.evaluation.hostile import HOSTILE, PROMPT, RIGHT, TEST
 
     chosen = list(names or HOSTILE)

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from santagen.errors import SantagenError
-from santagen.evaluation.execution import Limits, Outcome, Pool, ProgramTest
+from santagen.evaluation.execution import Pool
+from santagen.evaluation.outcomes import Outcome, ProgramTest
 from santagen.evaluation.sandbox import tiers
+from santagen.evaluation.workers import Limits
 
 
 def run(pool: Pool, program: str, test: str, **more: object) -> Outcome:

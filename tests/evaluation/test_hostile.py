@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from santagen.evaluation.decoys import decoys, plain
-from santagen.evaluation.execution import CLASSES, Outcome, Pool, ProgramTest
+from santagen.evaluation.execution import Pool
+from santagen.evaluation.outcomes import CLASSES, Outcome, ProgramTest
 from santagen.evaluation.sandbox import linux
 from tests.evaluation.hostile import HOSTILE, PROMPT, RIGHT, TEST
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from santagen.evaluation.decoys import decoys, plain
-from santagen.evaluation.execution import Outcome, Pool, ProgramTest
+from santagen.evaluation.execution import Pool
 from santagen.evaluation.files import Sample
+from santagen.evaluation.outcomes import Outcome, ProgramTest
 from santagen.evaluation.runner import Scorer, score
 from santagen.evaluation.self_check import self_check
 from santagen.evaluation.tasks import Task, load_task

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from santagen.errors import SantagenError
-from santagen.evaluation.execution import Outcome, Pool
+from santagen.evaluation.execution import Pool
 from santagen.evaluation.languages import LANGUAGES
+from santagen.evaluation.outcomes import Outcome
 from santagen.evaluation.self_check import self_check
 from santagen.evaluation.tasks import Task, load_task
 from tests.evaluation.conftest import write_rows

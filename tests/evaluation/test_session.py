@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from santagen.evaluation.execution import Outcome, Pool, ProgramTest
+from santagen.evaluation.execution import Pool
+from santagen.evaluation.outcomes import Outcome, ProgramTest
 
 PROGRAM = """
 import operator

@@ -160,7 +160,7 @@ def _items(body: Any, read: Callable[[Any], Any]) -> list[Any]:
     return [read(item) for item in body]
 
 
-def _finite_set(body: Any) -> Any:
+def _special_float(body: Any) -> float:
     if body not in ("nan", "inf", "-inf"):
         raise ValueError("not a special float")
     return float(body)
@@ -179,7 +179,7 @@ _MAKERS: dict[str, Any] = {
     "z": lambda body, read: frozenset(_items(body, read)),
     "d": lambda body, read: {read(k): read(v) for k, v in body},
     "i": lambda body, read: int(body, 16),
-    "f": lambda body, read: _finite_set(body),
+    "f": lambda body, read: _special_float(body),
     "c": lambda body, read: complex(*_items(body, read)),
     "b": lambda body, read: bytes.fromhex(body),
     "a": lambda body, read: bytearray.fromhex(body),

@@ -54,19 +54,15 @@ _SECCOMP, _FILTER = 22, 2
 
 _LOAD, _JUMP_EQUAL, _JUMP_ABOVE, _JUMP_SET, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
 _NR, _ARCH_AT, _ARG0 = 0, 4, 16
-
-
 _OWN_PID = 0x5A4E7AE5  # no pid is this large: stands for the process in a filter made ahead
 
 
 def build_filter(pid: int, commands: bool = False) -> bytes | None:
     """The BPF program for the process `pid`. `commands` allows child processes."""
     template = _template(commands)
-    return (
-        None
-        if template is None
-        else template.replace(struct.pack("I", _OWN_PID), struct.pack("I", pid))
-    )
+    if template is None:
+        return None
+    return template.replace(struct.pack("I", _OWN_PID), struct.pack("I", pid))
 
 
 @lru_cache

@@ -49,6 +49,8 @@ class Broken(Exception):
 
 
 class Worker:
+    """`start` once, `run` one job after another, `stop` always. `settings` are workers' to send."""
+
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         self.scratch = settings["scratch"]
@@ -266,7 +268,3 @@ def main() -> None:
         frames.write_pipe(answers, {"class": "broken", "message": str(error)})
     finally:
         worker.stop()
-
-
-if __name__ == "__main__":
-    sys.exit("worker.main is started by execution.Pool")

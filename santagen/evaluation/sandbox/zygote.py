@@ -57,8 +57,6 @@ COMMON_MODULES = [
     "numbers",
     "dataclasses",
 ]
-
-
 FAILED = 99  # the exit code of a child that could not even start its program
 CONFINED = {"confined": True}  # said by such a child before it is given a program
 PLAIN_PROCESSES = 4096
@@ -78,14 +76,18 @@ class Confinement:
 
     @property
     def own_pids(self) -> bool:
+        """Whether it has namespaces of its own, that of processes among them."""
         return self.tier != "plain"
 
 
 class Zygote:
+    """`prepare` confines it, `serve` forks one child at a time, as `control` asks."""
+
     def __init__(self, control: socket.socket, confinement: Confinement) -> None:
         self.control, self.confinement = control, confinement
         self.ruleset = -1
         self.child = 0
+        self._cpu_before = 0.0  # seconds that the children of earlier jobs have used
 
     def prepare(self) -> dict[str, bool]:
         """Confine this process as far as its children must share it; returns what is in force."""
@@ -109,10 +111,9 @@ class Zygote:
         warnings.simplefilter("ignore")
         random.seed(0)  # the same answers in every run
         filtered = all(seccomp.build_filter(1, commands) is not None for commands in (True, False))
-        own = conf.tier in ("namespaces", "bubblewrap")
         gc.freeze()
         return {
-            "namespaces": own,
+            "namespaces": conf.own_pids,
             "landlock": conf.landlock,
             "seccomp": filtered,
             "no_new_privs": True,
@@ -198,8 +199,6 @@ class Zygote:
         if status is not None:
             answer["code"] = os.waitstatus_to_exitcode(status)
         return answer
-
-    _cpu_before = 0.0
 
     def _status_within(self, grace: float) -> int | None:
         until = time.monotonic() + grace
