@@ -30,6 +30,7 @@ from santagen.cli.options import GenerateOptions
 from santagen.cli.output import output_path
 from santagen.cli.progress import Progress, Tally, with_rate
 from santagen.cli.settings import Resolved
+from santagen.io.output_place import errors_path
 from santagen.parallel.world import World, sizes
 from santagen.request import PromptRow, Request, RowFailure, SampleOutput
 
@@ -294,5 +295,5 @@ class Job:
         if degenerate := self.degenerate.warning():
             self.console.warn(degenerate, HINT)
         if tally.failed_rows:
-            where = f", listed in {output}.errors.jsonl" if output else ""
+            where = f", listed in {errors_path(output)}" if output else ""
             self.console.warn(f"{many(tally.failed_rows, 'row')} failed{where}.")

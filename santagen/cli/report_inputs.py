@@ -16,13 +16,12 @@ from santagen.errors import SantagenError
 from santagen.evaluation.compare import compare
 from santagen.evaluation.result import read_result, samples_path
 from santagen.evaluation.statistics import sample_statistics
-from santagen.io.files import beside
-from santagen.io.manifest import manifest_path, scrub
+from santagen.io import manifest
+from santagen.io.output_place import errors_path
 from santagen.report.model import Evaluation, Example, Generation, Report
 
-MANIFEST = ".manifest.json"
 MOST = 1e15  # of anything that is counted or timed: more is no number that a picture can show
-HINT = "give results of santagen eval, and outputs or manifests of santagen generate"
+HINT = "Give results of santagen eval, and outputs or manifests of santagen generate"
 
 
 def read_report(paths: Iterable[str]) -> Report:
@@ -52,17 +51,17 @@ def _letters(number: int) -> str:
 
 def _output_of(path: Path) -> Path:
     """The output that a manifest belongs to; any other path as it is."""
-    if path.name.endswith(MANIFEST):
-        return path.with_name(path.name.removesuffix(MANIFEST))
+    if path.name.endswith(manifest.ENDING):
+        return path.with_name(path.name.removesuffix(manifest.ENDING))
     return path
 
 
 def _is_output(path: Path) -> bool:
-    return path.suffix == ".jsonl" or manifest_path(path).exists()
+    return path.suffix == ".jsonl" or manifest.manifest_path(path).exists()
 
 
 def _evaluation(path: Path, label: str) -> Evaluation:
-    result = scrub(read_result(path))
+    result = manifest.scrub(read_result(path))
     samples = samples_path(path)
     statistics = result.get("generation")
     if not _is_statistics(statistics):
@@ -125,14 +124,14 @@ def _examples(rows: Iterable[dict[str, Any]], problems: dict[str, Any]) -> dict[
 
 
 def _generation(path: Path, label: str) -> Generation:
-    place = manifest_path(path)
-    manifest = scrub(read_json(place, HINT)) if place.exists() else None
-    errors = beside(path, ".errors.jsonl")
+    place = manifest.manifest_path(path)
+    record = manifest.scrub(read_json(place, HINT)) if place.exists() else None
+    errors = errors_path(path)
     failed = sum(1 for _ in _rows(errors)) if errors.is_file() else None
-    if not path.is_file() and manifest is None:
-        raise SantagenError(f"{path} does not exist.", f"{HINT[:1].upper()}{HINT[1:]}.")
+    if not path.is_file() and record is None:
+        raise SantagenError(f"{path} does not exist.", f"{HINT}.")
     statistics = sample_statistics(map(_answer, _rows(path))) if path.is_file() else None
-    return Generation(label, str(path), manifest, statistics, failed)
+    return Generation(label, str(path), record, statistics, failed)
 
 
 def _answer(row: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +153,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise SantagenError(
-                    f"{path}, line {number}: not JSON ({error}).", f"{HINT[:1].upper()}{HINT[1:]}."
+                    f"{path}, line {number}: not JSON ({error}).", f"{HINT}."
                 ) from None
             if isinstance(row, dict):
                 yield row

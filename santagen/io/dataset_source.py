@@ -46,6 +46,7 @@ class DatasetSource:
         self._rows = table.num_rows
 
     def rows(self, digest: Digest | None = None) -> Iterator[tuple[int, Any]]:
+        """(row number from 1, the row as a dict) of each row; see `sources.Source`."""
         if self._table is None:
             # Nothing in it is a prompt: say what there is, as each row's failure would.
             raise SantagenError(

@@ -21,6 +21,7 @@ from santagen.errors import SantagenError
 from santagen.io.files import beside, write_atomically
 
 FORMAT_VERSION = 1
+ENDING = ".manifest.json"
 OVERWRITE_HINT = "Start again with --overwrite, or choose another -o."
 _SHOWN_DIFFERENCES = 6
 _SECRET_NAME = re.compile(r"token$|secret|password|api_?key", re.IGNORECASE)
@@ -28,7 +29,7 @@ _SECRET_VALUE = re.compile(r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{8,}")
 
 
 def manifest_path(output: Path) -> Path:
-    return beside(output, ".manifest.json")
+    return beside(output, ENDING)
 
 
 def scrub(value: Any, name: str = "") -> Any:

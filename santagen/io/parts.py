@@ -76,17 +76,13 @@ def read_index(part: Path) -> Lines:
     return Lines(part, columns)
 
 
-def take_in(output: Path, whole: int, done: Done, format: str) -> int:
+def take_in(output: Path, whole: int, done: Done, format: str) -> None:
     """Append what an earlier run's parts hold to the first `whole` bytes of `output`.
 
     `done` are the samples of `output`, and grows: a run that was killed in here has appended lines
-    whose part is still there. Torn last lines are dropped. Returns the samples taken in; when this
-    returns, the parts are gone.
+    whose part is still there. Torn last lines are dropped. When this returns, the parts are gone.
     """
     parts = part_paths(output)
-    if not parts:
-        return 0
-    before = len(done)
     with output.open("r+b", buffering=BUFFER_BYTES) as file:
         file.truncate(whole)
         file.seek(whole)
@@ -95,7 +91,6 @@ def take_in(output: Path, whole: int, done: Done, format: str) -> int:
         file.flush()
         os.fsync(file.fileno())
     remove_parts(parts)
-    return len(done) - before
 
 
 def _new_lines(part: Path, done: Done, format: str) -> Iterator[bytes]:

@@ -7,6 +7,7 @@ batches and as rows are asked for, so that a million rows start at once. Reads n
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -43,7 +44,7 @@ class RequestBuilder:
             )
         self.tokenizer, self.vocab_size, self.max_len = tokenizer, vocab_size, max_len
         self.defaults, self.fim_mode, self.truncate = defaults, fim_mode, truncate
-        self.warnings: dict[str, int] = {}  # remark -> rows that caused it
+        self.warnings: Counter[str] = Counter()  # remarks, each with the rows that caused it
 
     def build(self, row: PromptRow) -> Request:
         """One row; raises RowError."""
@@ -128,13 +129,13 @@ class RequestBuilder:
             row.number,
             tuple(ids),
             params,
-            tuple(range(params.n)),
-            row.line,
-            text,
-            dropped,
-            row.keep,
-            row.batch_body,
-            row.suffix,
+            sample_indices=tuple(range(params.n)),
+            line=row.line,
+            prompt_text=text,
+            truncated_tokens=dropped,
+            keep=row.keep,
+            batch_body=row.batch_body,
+            suffix=row.suffix,
         )
 
     def _params(self, row: PromptRow, place: str) -> SamplingParams:
@@ -248,19 +249,17 @@ class RequestBuilder:
         if "<fim" not in text:
             return
         for name in self.tokenizer.foreign_sentinels(text):
-            remark = (
+            self.warnings[
                 f"the prompt holds {name}, which is plain text to this model: its own sentinels "
                 "are spelled otherwise; use prefix and suffix"
-            )
-            self.warnings[remark] = self.warnings.get(remark, 0) + 1
+            ] += 1
 
     def _warn_own(self, parts: list[list[int]]) -> None:
         """A prefix or suffix that spells a sentinel splits the prompt in another place."""
         assert self.tokenizer is not None
         for name, token in self.tokenizer.fim.names() if self.tokenizer.fim is not None else ():
             if any(token in ids for ids in parts):
-                remark = (
+                self.warnings[
                     f"the prefix or the suffix holds {name}, which the model reads as its own "
                     "sentinel, not as text: take it out of the row"
-                )
-                self.warnings[remark] = self.warnings.get(remark, 0) + 1
+                ] += 1

@@ -39,6 +39,8 @@ DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
 
 
 class Digest(Protocol):
+    """A hash such as hashlib's."""
+
     def update(self, data: bytes, /) -> None: ...
 
 
@@ -59,7 +61,9 @@ class Source(Protocol):
     whole_file: bool
     is_list: bool
 
-    def rows(self, digest: Digest | None = None) -> Iterator[tuple[int, Any]]: ...
+    def rows(self, digest: Digest | None = None) -> Iterator[tuple[int, Any]]:
+        """(line from 1, payload) of each row; SantagenError where the input can't be read."""
+        ...
 
 
 @dataclass
@@ -245,7 +249,7 @@ def _elements(text: str) -> Iterator[tuple[int, Any]]:
         yield line, value
         at = _skip_space(text, at)
         mark = text[at : at + 1]
-        if mark not in (",", "]") or not mark:
+        if mark not in (",", "]"):
             raise json.JSONDecodeError("expected ',' or ']'", text, at)
         closed = mark == "]"
         at = at if closed else _skip_space(text, at + 1)

@@ -144,6 +144,7 @@ def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def special_names() -> list[str]:
+    """The end tokens and FIM sentinels of the family, in every spelling."""
     return [*END_TOKENS, *(sentinel(word, mark) for word in FIM_WORDS for mark in "-_")]
 
 

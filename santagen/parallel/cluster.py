@@ -23,7 +23,7 @@ import torch
 from torch import distributed as dist
 
 from santagen.distributed import TensorParallel
-from santagen.errors import SantagenError
+from santagen.errors import SantagenError, first_line
 from santagen.parallel.symmetric import symmetric_sum
 from santagen.parallel.watch import BEAT_SECONDS, Watch
 from santagen.parallel.world import World
@@ -63,16 +63,16 @@ class Cluster:
 
     def meet(self) -> None:
         """Wait for every rank to join, refuse unequal nodes, and begin to watch."""
-        world, store, seconds = self.world, self.store, JOIN_SECONDS
+        world, store = self.world, self.store
         store.set(f"rank/{world.rank}", f"{world.local_size} {socket.gethostname()}")
         keys = [f"rank/{rank}" for rank in range(world.size)]
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + JOIN_SECONDS
         self.wait(lambda: store.check(keys) or time.monotonic() > deadline)
         missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
         if missing:
             shown = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
             raise SantagenError(
-                f"Of {world.size} ranks, {len(missing)} did not start within {seconds:.0f} s "
+                f"Of {world.size} ranks, {len(missing)} did not start within {JOIN_SECONDS:.0f} s "
                 f"({shown}).",
                 "Check that every node was started, with the same --nnodes and --rdzv-endpoint.",
             )
@@ -97,9 +97,9 @@ class Cluster:
         if world.local_size == world.size:  # the host's own name may lead nowhere
             os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
         self.barrier(f"connect{world.group}", world.tensor_parallel)
-        self._in_time(lambda: self._form_group(device), device, TEST_SECONDS)
+        self._in_time(lambda: self._form_group(device), device)
 
-    def _in_time(self, body: Callable[[], None], device: torch.device, seconds: float) -> None:
+    def _in_time(self, body: Callable[[], None], device: torch.device) -> None:
         """Run `body` in a thread, since the libraries that it waits in answer to no signal."""
         failed: list[Exception] = []
 
@@ -111,15 +111,14 @@ class Cluster:
 
         thread = threading.Thread(target=run, name="connect", daemon=True)
         thread.start()
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + TEST_SECONDS
         self.wait(lambda: not thread.is_alive() or time.monotonic() > deadline)
         what = f"The {self.world.tensor_parallel} ranks of a tensor-parallel group"
         hint = _network_hint(device.type == "cuda")
         if thread.is_alive():
-            raise SantagenError(f"{what} did not connect within {seconds:.0f} s.", hint)
-        if failed:
-            reason = (str(failed[0]).strip() or type(failed[0]).__name__).splitlines()[0]
-            raise SantagenError(f"{what} can't connect: {reason}", hint) from failed[0]
+            raise SantagenError(f"{what} did not connect within {TEST_SECONDS:.0f} s.", hint)
+        for error in failed:
+            raise SantagenError(f"{what} can't connect: {first_line(error)}", hint) from error
 
     def _form_group(self, device: torch.device) -> None:
         """Connect for a trial that must end soon, then for the run."""

@@ -44,10 +44,9 @@ class World:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> World:
         """What torchrun (or another launcher with its variables) says; one process without it."""
-        values = {}
-        for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)):
-            values[name] = _number(environment, name, default)
-        rank, size, local_rank = values.values()
+        rank = _number(environment, "RANK", 0)
+        size = _number(environment, "WORLD_SIZE", 1)
+        local_rank = _number(environment, "LOCAL_RANK", 0)
         local_size = _number(environment, "LOCAL_WORLD_SIZE", size)
         if not (0 <= rank < size and 0 <= local_rank < local_size <= size):
             raise SantagenError(

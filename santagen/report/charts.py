@@ -7,7 +7,7 @@ numbers are in a table behind each picture, which is the caller's to add.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from santagen.report.markup import Html, tag
@@ -106,8 +106,10 @@ def columns(
     return picture(identifier, name, floor + 38, *drawn)
 
 
-def _axis(low: float, high: float, y: float, x: object, unit: str = "%") -> list[Html]:
-    assert callable(x)
+def _axis(
+    low: float, high: float, y: float, x: Callable[[float], float], unit: str = "%"
+) -> list[Html]:
+    """A line at height `y` from low to high with its ticks; `x` gives a value's place on it."""
     drawn = [_line(x(low), y, x(high), y, "axis")]
     step = _tick_step(high - low)
     first = math.ceil(low / step - 1e-9)

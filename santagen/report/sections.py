@@ -1,5 +1,6 @@
-"""The parts of the page that show one input each. A picture whose data is absent is left
-out, and the page says so.
+"""The parts of the page that show one input each.
+
+A picture whose data is absent is left out, and the page says so.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ from santagen.report.grid import problem_grid
 from santagen.report.markup import Child, Html, absent, figure, folded, join, table, tag
 from santagen.report.model import Evaluation, Generation
 
-# -- one input ---------------------------------------------------------------------------------
-
 
 def evaluation_section(evaluation: Evaluation, prefix: str) -> Html:
+    """A result of eval; `prefix` begins the ids of its elements."""
     result = evaluation.result
     return tag(
         "section",
@@ -32,6 +32,7 @@ def evaluation_section(evaluation: Evaluation, prefix: str) -> Html:
 
 
 def generation_section(run: Generation, prefix: str) -> Html:
+    """A run of generate, in the same way."""
     manifest = run.manifest
     parts: list[Child]
     if manifest is None:

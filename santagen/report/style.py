@@ -1,5 +1,7 @@
-"""The page's style and script, as text to put into it. Both modes of colour are here; the contrast
-of each pair of text and ground is at least 4.5 to 1, which a test computes.
+"""The page's style and script, as text to put into it.
+
+Both modes of colour are here; the contrast of each pair of text and ground is at least 4.5 to 1,
+which a test computes.
 """
 
 from __future__ import annotations

@@ -79,6 +79,21 @@ def comparison(report: Report) -> Html | None:
             "section", tag("h2", "Comparison"), absent("The comparison", report.no_comparison)
         )
     a, b = (evaluation.label for evaluation in report.evaluations[:2])
+    many = f"{found['problems']:,} problem" + ("" if found["problems"] == 1 else "s")
+    return tag(
+        "section",
+        tag("h2", f"Comparison of {b} with {a}: {found['task']}"),
+        tag("p", f"Paired by problem, over {many} that both have."),
+        _partial(found["partial"], {"a": a, "b": b}),
+        _left_over(a, found["only_a"]),
+        _left_over(b, found["only_b"]),
+        _differences(found, a, b),
+        _changed(found["changed"], found["changed_in"], a, b),
+    )
+
+
+def _differences(found: dict[str, Any], a: str, b: str) -> Html:
+    """Each score's difference in percentage points, with its interval."""
     items = {f"pass@{k}": item for k, item in found["pass_at_k"].items()}
     if found["exact_match"]:
         items["exact match"] = found["exact_match"]
@@ -100,21 +115,11 @@ def comparison(report: Report) -> Html | None:
         ]
         for name, item in items.items()
     ]  # fmt: skip
-    many = f"{found['problems']:,} problem" + ("" if found["problems"] == 1 else "s")
     head = ("Score", f"{a} %", f"{b} %", f"{b} - {a}", "95 %", "p", "better", "worse", "equal")
-    return tag(
-        "section",
-        tag("h2", f"Comparison of {b} with {a}: {found['task']}"),
-        tag("p", f"Paired by problem, over {many} that both have."),
-        _partial(found["partial"], {"a": a, "b": b}),
-        _left_over(a, found["only_a"]),
-        _left_over(b, found["only_b"]),
-        figure(
-            "comparison", f"{b} less {a}, in points",
-            charts.spans("comparison-picture", f"Differences: {said}", rows, -edge, edge),
-            folded("Table of the comparison", table("Comparison", head, cells)),
-        ),
-        _changed(found["changed"], found["changed_in"], a, b),
+    return figure(
+        "comparison", f"{b} less {a}, in points",
+        charts.spans("comparison-picture", f"Differences: {said}", rows, -edge, edge),
+        folded("Table of the comparison", table("Comparison", head, cells)),
     )  # fmt: skip
 
 
@@ -127,9 +132,9 @@ def _partial(names: list[str], labels: dict[str, str]) -> Html | None:
 
 
 def _left_over(label: str, ids: list[str]) -> Html | None:
-    return (
-        tag("p", f"Only in {label}: {', '.join(ids[:10])}", " …" * (len(ids) > 10)) if ids else None
-    )
+    if not ids:
+        return None
+    return tag("p", f"Only in {label}: {', '.join(ids[:10])}", " …" * (len(ids) > 10))
 
 
 def _changed(changed: dict[str, float], score: str, a: str, b: str) -> Html:
