@@ -15,7 +15,6 @@ import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import torch
@@ -93,14 +92,9 @@ class ShardWriter:
         self._file.write(content)
         self.checksums[entry.name] = zlib.crc32(content)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._file:
-            if error is None:
+            if kind is None:
                 assert len(self.checksums) == len(self._entries), "tensors are missing"
                 self._file.flush()
                 os.fsync(self._file.fileno())

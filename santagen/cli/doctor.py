@@ -21,9 +21,9 @@ from santagen.cli.console import Console, report_error
 from santagen.cli.doctor_advice import STOP, findings
 from santagen.cli.doctor_options import DoctorOptions
 from santagen.cli.doctor_table import table
+from santagen.cli.output import print_json
 from santagen.cli.settings import Resolved
 from santagen.errors import SantagenError
-from santagen.io.records import escaped
 
 PROBE_SECONDS = 60  # a first import from a cold disk takes its time; usually it is two seconds
 
@@ -34,7 +34,7 @@ def run(settings: Resolved[DoctorOptions]) -> int:
     report = examine(options.model)
     console = Console()
     if options.json:
-        print(escaped(json.dumps(report, indent=2, ensure_ascii=False)))
+        print_json(report)
     else:
         for text in table(report):
             console.say(text)

@@ -7,7 +7,6 @@ refused, with the reasons.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from santagen.checkpoint.inspection import DTYPE_BYTES, Examination, run_dtype
@@ -17,10 +16,10 @@ from santagen.cli.console import Console, report_error
 from santagen.cli.inspect_memory import fit, sequence_length, too_small
 from santagen.cli.inspect_options import InspectOptions
 from santagen.cli.inspect_table import table
+from santagen.cli.output import print_json
 from santagen.cli.settings import Resolved
 from santagen.config import ModelConfig
 from santagen.errors import SantagenError
-from santagen.io.records import escaped
 from santagen.io.tokenizer import Tokenizer, has_tokenizer
 
 
@@ -38,7 +37,7 @@ def run(settings: Resolved[InspectOptions]) -> int:
         report = build_report(source, found, options)
     console = Console()
     if options.json:
-        print(escaped(json.dumps(report, indent=2, ensure_ascii=False)))
+        print_json(report)
     else:
         for line in table(report):
             console.say(line)

@@ -11,11 +11,17 @@ from typing import Any
 
 from santagen.errors import SantagenError
 from santagen.io.files import write_atomically
+from santagen.io.records import escaped
 
 
 def output_path(output: str | None) -> Path | None:
     """The output file; None for standard output."""
     return None if output in (None, "-") else Path(str(output))
+
+
+def print_json(report: dict[str, Any]) -> None:
+    """One JSON object on standard output; no character in it is one that a terminal obeys."""
+    print(escaped(json.dumps(report, indent=2, ensure_ascii=False)))
 
 
 def write_output(flag: str, output: str, content: Iterable[bytes]) -> None:

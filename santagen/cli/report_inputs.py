@@ -50,7 +50,9 @@ def _letters(number: int) -> str:
 
 
 def _output_of(path: Path) -> Path:
-    """The output that a manifest belongs to; any other path as it is."""
+    """The output that a manifest belongs to; any other file as it is."""
+    if path.is_dir():
+        raise SantagenError(f"{path} is a directory, not a result.", f"{HINT}.")
     if path.name.endswith(manifest.ENDING):
         return path.with_name(path.name.removesuffix(manifest.ENDING))
     return path

@@ -269,6 +269,8 @@ def test_an_existing_page_and_the_inputs_are_safe(cli: Cli, tmp_path: Path) -> N
     assert ran.code == 2 and "exists" in ran.err and page.read_text() == "mine"
     assert "is a directory" in cli("report", path, "-o", tmp_path).err
     assert "at least one result" in cli("report").err
+    for folder in (".", tmp_path):
+        assert "is a directory, not a result" in cli("report", folder, "-o", "-").err
     (tmp_path / "s.jsonl").write_text("no json\n")
     assert "s.jsonl, line 1: not JSON" in cli("report", tmp_path / "s.jsonl", "-o", "-").err
     shown = cli("report", path, "--show-config", "-o", "x.html").out

@@ -31,8 +31,8 @@ _MOUNT_SETATTR, _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 442, 444, 
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = -100, 0x8000, 1
 
-# Landlock's rights over files, in the order of their bits.
-_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+# Landlock's rights over files that rules name here, by their bits.
+_EXECUTE, _READ_FILE, _READ_DIR = 1, 4, 8
 _RIGHTS_BY_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # how many rights each version knows
 _FILE_RIGHTS = 0b1100000000000111  # those a rule on a plain file may carry
 
