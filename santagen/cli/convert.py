@@ -23,7 +23,7 @@ def run(settings: Resolved[ConvertOptions]) -> int:
     if options.src is None or options.dst is None:
         raise SantagenError(
             "convert takes the model to convert and the directory to write.",
-            "As in santagen convert ./santacoder ./santacoder-standard",
+            "As in santagen convert ./santacoder ./santacoder-standard.",
         )
     console, destination = Console(options.quiet), Path(options.dst).expanduser()
     try:

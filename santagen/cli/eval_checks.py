@@ -7,6 +7,7 @@ one that exists. The result of a run itself is guarded by `evaluation.result`.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def check_comparison(settings: Resolved[EvalOptions]) -> None:
     options = settings.options
     if len(options.targets) != 2:
         raise SantagenError(
-            "--compare takes two result files.", "santagen eval --compare A.json B.json"
+            "--compare takes two result files.", "As in santagen eval --compare A.json B.json."
         )
     for setting in settings_of(EvalOptions):
         if setting.name in _flags(settings) and setting.name not in COMPARING:
@@ -164,7 +165,8 @@ def _check_place(flag: str, place: Path, again: bool, folder: bool = False) -> N
     """Whether a file, or the files of a folder, can be written at `place`."""
     if not place.parent.is_dir():
         raise SantagenError(
-            f"The folder {place.parent} of {flag} does not exist.", f"mkdir -p {place.parent}"
+            f"The folder {place.parent} of {flag} does not exist.",
+            f"Make it with: mkdir -p {shlex.quote(str(place.parent))}",
         )
     if place.exists() and place.is_dir() != folder:
         raise SantagenError(

@@ -9,6 +9,7 @@ from santagen.cli.output import write_output
 from santagen.cli.report_options import ReportOptions
 from santagen.cli.settings import Resolved
 from santagen.errors import SantagenError
+from santagen.io.output_place import check_place
 
 DEFAULT_OUTPUT = "report.html"
 
@@ -36,7 +37,6 @@ def run(settings: Resolved[ReportOptions]) -> int:
 def _check_output(output: Path, options: ReportOptions) -> None:
     if any(Path(path).resolve() == output.resolve() for path in options.results):
         raise SantagenError(f"-o {output} is one of the results.", "Give the page another name.")
-    if output.is_dir():
-        raise SantagenError(f"{output} is a directory.", "Give -o a file name.")
+    check_place(output)
     if output.exists() and not options.overwrite:
         raise SantagenError(f"{output} exists.", "Use --overwrite to replace it, or another -o.")

@@ -28,6 +28,7 @@ from santagen.evaluation.statistics import GENERATED_AT
 from santagen.evaluation.tasks import Task
 from santagen.io.files import OutputLock, refused, write_all, write_atomically
 from santagen.io.manifest import check_identity, scrub
+from santagen.io.output_place import check_place, existing
 
 FORMAT_VERSION = 1
 MOST_SECONDS = 1e12  # of a run that a file can be believed about
@@ -85,12 +86,7 @@ class ResultFile:
         """Take the files; raises SantagenError where they exist (unless told) or belong to another
         run.
         """
-        if not path.parent.is_dir():
-            raise SantagenError(
-                f"The folder {path.parent} of the result does not exist.", f"mkdir -p {path.parent}"
-            )
-        if path.is_dir():
-            raise SantagenError(f"{path} is a directory.", "Give -o a file name.")
+        check_place(path)
         made = cls(path, identity, head)
         made._lock.take()
         try:
@@ -104,10 +100,7 @@ class ResultFile:
         """Read what an earlier run left. Its files stay as they are until `_begin`."""
         journal = samples_path(self.path)
         if (self.path.exists() or journal.exists()) and not (resume or overwrite):
-            raise SantagenError(
-                f"{self.path} exists.",
-                "Use --resume to go on with it, --overwrite to replace it, or another -o.",
-            )
+            raise existing(self.path)
         if resume and journal.exists() and not self.path.exists():
             raise SantagenError(
                 f"{journal} is there without {self.path}, so it can't be gone on with.",

@@ -1,8 +1,8 @@
-"""Prompt rows from a Hugging Face dataset, a dataset's directory, or a local parquet or csv file.
+"""Prompt rows from a Hugging Face data set, its directory, or a local parquet or csv file.
 
-`datasets` is imported when a dataset is asked for, not before. Columns that santagen has no use for
-are never decoded. Cells of a csv file are text to the letter: "NA" is not missing, and digits in a
-prompt column stay digits.
+`datasets` is imported when a data set is asked for, not before. Columns that santagen has no use
+for are never decoded. Cells of a csv file are text to the letter: "NA" is not missing, and digits
+in a prompt column stay digits.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DatasetSource:
         if self._table is None:
             # Nothing in it is a prompt: say what there is, as each row's failure would.
             raise SantagenError(
-                f"The dataset {self.name} has no prompt column; its columns are "
+                f"The data set {self.name} has no prompt column; its columns are "
                 f"{', '.join(self._columns) or 'none'}.",
                 "Name one with --prompt-column.",
             )
@@ -74,8 +74,8 @@ def _load(name: str, split: str | None, token: str | None) -> Any:
     path = Path(name)
     if path.suffix.lower() in LOCAL_FORMATS and not path.exists():
         raise SantagenError(
-            f"The dataset file {name} does not exist.",
-            "Check the path; a dataset of the hub is called OWNER/NAME.",
+            f"The data set file {name} does not exist.",
+            "Check the path; a data set of the hub is called OWNER/NAME.",
         )
     try:
         if path.is_file():
@@ -89,7 +89,7 @@ def _load(name: str, split: str | None, token: str | None) -> Any:
     if isinstance(loaded, dict):
         if len(loaded) != 1:
             raise SantagenError(
-                f"The dataset {name} has {len(loaded)} splits: {', '.join(map(str, loaded))}.",
+                f"The data set {name} has {len(loaded)} splits: {', '.join(map(str, loaded))}.",
                 "Choose one with --split.",
             )
         loaded = next(iter(loaded.values()))
@@ -100,7 +100,7 @@ def _refuse(name: str, split: str | None, error: Exception, token: str | None) -
     reason, cause = without_token(error, token)
     part = f" (split {split})" if split else ""
     raise SantagenError(
-        f"The dataset {name}{part} can't be loaded: {reason}",
+        f"The data set {name}{part} can't be loaded: {reason}",
         "Check its name and --split, that the hub can be reached (or the data set is cached), "
         "or give a local .parquet, .csv or .jsonl file.",
     ) from cause

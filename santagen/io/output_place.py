@@ -41,10 +41,15 @@ def check_place(path: Path) -> bool:
 def refuse_existing(path: Path) -> None:
     """Refuse an output, or the parts of one, that an earlier run has left."""
     if path.exists() or part_paths(path):
-        raise SantagenError(
-            f"{path} exists.",
-            "Use --resume to go on with it, --overwrite to replace it, or another -o.",
-        )
+        raise existing(path)
+
+
+def existing(path: Path) -> SantagenError:
+    """What to tell of an output that is there, where nothing says what to do with it."""
+    return SantagenError(
+        f"{path} exists.",
+        "Use --resume to go on with it, --overwrite to replace it, or another -o.",
+    )
 
 
 def errors_path(output: Path) -> Path:

@@ -53,7 +53,7 @@ def read_prompts(
             "Write I/N with I from 0 to N - 1, as in 0/4, 1/4, 2/4 and 3/4.",
         )
     if split is not None and dataset is None:
-        raise SantagenError("--split is given without --dataset.", "Name the dataset too.")
+        raise SantagenError("--split is given without --dataset.", "Name the data set too.")
     if not paths and dataset is None:
         raise SantagenError(
             "There are no prompts.", "Name a prompt file, - for stdin, or --dataset NAME."
