@@ -34,7 +34,7 @@ from santagen.request import Request, RowFailure, SampleOutput
 LEAST_WINDOW = 1024  # samples
 WINDOWS_AHEAD = 4  # of max_num_seqs samples
 DRAWN_A_LAUNCH = 32  # samples, at least
-GIVEN_A_LAUNCH = 128  # samples at most, while there are launches
+GIVEN_A_LAUNCH = 128  # samples, or a quarter of those that ended if that is more
 
 
 @dataclass
@@ -94,7 +94,7 @@ class LLMEngine:
                 if failure is not None:
                     yield failure
                     self._check_current(number)
-                for _ in range(min(len(self._ended), GIVEN_A_LAUNCH)):
+                for _ in range(self._given()):
                     yield self.processor.output(self._ended.popleft())
                     self._check_current(number)
             yield from self.drain()
@@ -102,6 +102,14 @@ class LLMEngine:
             if number == self._run_number:
                 yield from self.drain()
             raise
+
+    def _given(self) -> int:
+        """How many samples are handed out after a launch. What takes the reader time is spread over
+        launches while the device works; what waits stays within a few launches' endings."""
+        ended = len(self._ended)
+        if self.run_ahead == 0:
+            return ended  # nothing runs beside
+        return min(ended, max(GIVEN_A_LAUNCH, -(-ended // 4)))
 
     def _check_current(self, number: int) -> None:
         if number != self._run_number:

@@ -282,6 +282,7 @@ def test_what_ended_comes_out_before_an_error(
 ) -> None:
     rows, short = 200, 2  # all short ones end together: more than are handed out in one launch
     llm = LLM(device="cpu", max_num_seqs=rows)
+    llm.engine.run_ahead = 1
     requests = [
         Request(i, i, (7, 8), SamplingParams(max_tokens=9 if i == 0 else short), (0,))
         for i in range(rows)
@@ -291,7 +292,7 @@ def test_what_ended_comes_out_before_an_error(
     def fail_late(self: ModelRunner, step: Step) -> Record:
         nonlocal launches
         launches += 1
-        if launches > short:
+        if launches > short + 1:
             raise error
         return launch(self, step)
 
@@ -301,6 +302,19 @@ def test_what_ended_comes_out_before_an_error(
         for output in llm.run(requests):
             found.append(output)
     assert len(found) == rows - 1
+
+
+@pytest.mark.parametrize(("run_ahead", "launches"), [(0, 0), (1, 4)])
+def test_samples_that_ended_wait_for_a_few_launches_at_most(run_ahead: int, launches: int) -> None:
+    rows, ends = 300, 4000
+    llm = LLM(device="cpu", max_num_seqs=rows)
+    llm.engine.run_ahead = run_ahead
+    once = SamplingParams(max_tokens=1)
+    waiting = []
+    for _ in llm.run(Request(i, i, (7, 8), once, (0,)) for i in range(ends)):
+        waiting.append(llm.engine.stats.samples - len(waiting) - 1)
+    assert len(waiting) == ends
+    assert max(waiting) <= (launches + 1) * rows and (max(waiting) > rows) == bool(launches)
 
 
 def test_a_run_that_is_given_up_leaves_nothing_to_the_next(llm: LLM) -> None:
