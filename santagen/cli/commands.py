@@ -67,7 +67,8 @@ def command(
         name = body.__name__
 
         def run(**flags: Any) -> None:
-            settings = resolve(options, name, flags, os.environ)
+            names = [known.name for known in COMMANDS]
+            settings = resolve(options, name, flags, os.environ, names)
             shows = settings.options.show_config
             raise typer.Exit(_show(settings, name) if shows else body(settings))
 

@@ -13,7 +13,7 @@ import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -180,11 +180,13 @@ def resolve(
     command: str,
     flags: Mapping[str, Any],
     environment: Mapping[str, str],
+    commands: Collection[str] = (),
 ) -> Resolved[Options]:
-    """Rank the sources. `flags` is what Typer split off the command line, None where absent."""
+    """Rank the sources. `flags` is what Typer split off the command line, None where absent; a
+    file's tables that are named after one of the other `commands` are theirs."""
     table = settings_of(options)
     config = flags.get("config") or environment.get(f"SANTAGEN_{command}_CONFIG".upper())
-    file = _read_config(Path(config), command, table) if config else {}
+    file = _read_config(Path(config), command, table, commands) if config else {}
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for setting in table:
@@ -237,11 +239,16 @@ def _refusal(setting: Setting, value: Any, place: str, wanted: str) -> SantagenE
     )
 
 
-def _read_config(path: Path, command: str, table: Iterable[Setting]) -> dict[str, Any]:
-    """A TOML file's keys: at the top level, or in a table named after the command, which wins."""
+def _read_config(
+    path: Path, command: str, table: Iterable[Setting], commands: Collection[str]
+) -> dict[str, Any]:
+    """A TOML file's keys: at the top level, or in a table named after the command, which wins.
+
+    The tables of other commands are left alone, so that one file can serve them all.
+    """
     hint = f"Write keys like top_p = 0.95, at the top or under [{command}]."
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a BOM
     except OSError as error:
         reason = error.strerror or error
         raise SantagenError(f"--config {path} can't be read: {reason}.", hint) from None
@@ -250,7 +257,12 @@ def _read_config(path: Path, command: str, table: Iterable[Setting]) -> dict[str
     own = content.pop(command, {})
     if not isinstance(own, dict):
         raise SantagenError(f"{command} in {path} is not a table.", hint)
-    merged = {key.replace("-", "_"): value for key, value in {**content, **own}.items()}
+    shared = {
+        key: value
+        for key, value in content.items()
+        if not (key in commands and isinstance(value, dict))
+    }
+    merged = {key.replace("-", "_"): value for key, value in {**shared, **own}.items()}
     known = sorted(setting.name for setting in table if setting.in_file)
     for key in merged:
         if key not in known:

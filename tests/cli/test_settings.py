@@ -25,6 +25,7 @@ from santagen.cli.settings import (
     variable,
 )
 from santagen.errors import SantagenError
+from tests.cli.helpers import Cli
 
 
 def generate(
@@ -120,6 +121,28 @@ def test_a_config_file_that_can_t_be_used(config: Path, content: str, word: str)
     config.write_text(content)
     with pytest.raises(SantagenError, match=word):
         generate({"config": str(config)})
+
+
+def test_one_file_serves_several_commands(config: Path) -> None:
+    others = ["generate", "eval", "bench"]
+    config.write_bytes(b"\xef\xbb\xbf" + b"seed = 3\n[generate]\ntop_k = 5\n[eval]\nwhatever = 1\n")
+    found = resolve(GenerateOptions, "generate", {"config": str(config)}, {}, others)
+    assert (found.options.seed, found.options.top_k) == (3, 5)
+    for content, word in (
+        ("[generate]\nwhatever = 1\n[eval]\n", "'whatever'"),
+        ("[evil]\nwhatever = 1\n", "'evil'"),
+        ("eval = 1\n", "'eval'"),
+    ):
+        config.write_text(content)
+        with pytest.raises(SantagenError, match=word):
+            resolve(GenerateOptions, "generate", {"config": str(config)}, {}, others)
+
+
+def test_every_command_leaves_the_others_their_tables(cli: Cli, config: Path) -> None:
+    config.write_text("[generate]\nseed = 4\n[eval]\nquiet = true\n[doctor]\n")
+    for command in ("generate", "bench"):
+        ran = cli(command, "--config", config, "--show-config")
+        assert ran.code == 0, ran.err
 
 
 def test_a_missing_config_file(tmp_path: Path) -> None:
