@@ -6,6 +6,7 @@ itself is checkpoint.convert's.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from santagen.cli.console import Console
@@ -25,7 +26,12 @@ def run(settings: Resolved[ConvertOptions]) -> int:
             "convert takes the model to convert and the directory to write.",
             "As in santagen convert ./santacoder ./santacoder-standard.",
         )
-    console, destination = Console(options.quiet), Path(options.dst).expanduser()
+    console, destination = Console(options.quiet), Path(os.path.expanduser(options.dst))
+    if destination.name in ("", ".."):
+        raise SantagenError(
+            f"convert can't write to {options.dst!r}: it makes its folder anew, under a name.",
+            "Name the folder, as in ./santacoder-standard, or give its whole path.",
+        )
     try:
         with Interrupts():
             _convert(options, options.src, destination, console)
