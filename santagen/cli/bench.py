@@ -43,6 +43,11 @@ def check_options(options: BenchOptions) -> None:
     """What can be told before anything is loaded or measured."""
     if options.quiet and options.verbose:
         raise SantagenError("--quiet and --verbose exclude each other.", "Give one of them.")
+    if options.model is not None and options.random_weights is not None:
+        raise SantagenError(
+            "-m and --random-weights exclude each other: one reads weights, the other draws them.",
+            "Give one of them; --random-weights takes a model's directory for its shape alone.",
+        )
     if options.warmup < 0:
         raise SantagenError(f"--warmup is {options.warmup}; it can't be negative.", "0 is none.")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -90,8 +95,6 @@ class Job:
             return find_model(options, self.console)
         from santagen.checkpoint.random_weights import random_model
 
-        if options.model is not None:
-            self.console.warn(f"--random-weights is given: no weights of {options.model} are read.")
         return random_model(options.random_weights)
 
     def _plan(self, source: ModelSource) -> tuple[ModelCard, Any, Any, list[Case]]:

@@ -129,13 +129,6 @@ def test_quiet_leaves_the_data_only(cli: Cli, tiny: Path) -> None:
     assert len(json.loads(ran.out)["cases"]) == 1
 
 
-def test_both_a_model_and_random_weights_say_which_is_used(cli: Cli, tiny: Path) -> None:
-    ran = cli("bench", "-m", "absent", "--random-weights", tiny, "--batch-sizes", "1", *SMALL,
-              "--device", "cpu")  # fmt: skip
-    assert ran.code == 0
-    assert "no weights of absent are read" in ran.err
-
-
 def test_a_size_that_does_not_fit_is_a_row_and_the_others_go_on(cli: Cli, tiny: Path) -> None:
     ran = cli("bench", "--random-weights", tiny, "--batch-sizes", "4,1", "--max-num-seqs", "3",
               *SMALL, "--device", "cpu")  # fmt: skip
@@ -179,6 +172,7 @@ def test_ctrl_c_keeps_what_was_measured(
         (["--output-json", "."], "folder"),
         (["--top-p", "2", "--batch-sizes", "1"], "top_p"),
         (["-q", "-v"], "exclude"),
+        (["-m", "x", "--random-weights", "santacoder"], "-m and --random-weights exclude"),
         (["-m", "./absent"], "absent"),
     ],
 )
