@@ -81,8 +81,12 @@ class RowReader:
         self._defaults = defaults
 
     def row_id(self, fields: dict[str, Any], number: int, where: str) -> RowId:
-        """The row's own id, or its number when it has none."""
-        for name in ID_FIELDS:
+        """The row's own id, or its number when it has none. A batch row's custom_id comes first:
+        by that its sender looks for the answer."""
+        names: Sequence[str] = ID_FIELDS
+        if self._prompt_column is None and is_batch_row(fields):
+            names = sorted(ID_FIELDS, key=lambda name: name != "custom_id")
+        for name in names:
             value = fields.get(name)
             if value is None:
                 continue

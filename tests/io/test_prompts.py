@@ -414,6 +414,16 @@ def test_openai_batch_rows(write: Write) -> None:
     assert (found[4].prefix, found[4].suffix) == ("before", "after")
 
 
+def test_a_batch_row_is_answered_under_its_custom_id(write: Write) -> None:
+    row = {"task_id": "u", "id": "t", "custom_id": "s", "body": {"prompt": "x"}}
+    broken = {"id": "t", "custom_id": "b", "body": {}}
+    found = read_prompts([write([row, broken, {"id": "t", "body": {"prompt": "y"}}])])
+    assert [r.row_id for r in found] == ["s", "t"]
+    assert [failure.row_id for failure in found.failures] == ["b"]
+    plain = {"id": "t", "custom_id": "s", "prompt": "x"}
+    assert [r.row_id for r in read_prompts([write([plain])])] == ["t"]
+
+
 def test_a_row_with_a_prompt_may_have_any_body(write: Write) -> None:
     (row,) = read_prompts([write([{"prompt": "x", "body": "    return 1", "method": "f"}])])
     assert (row.prompt, row.batch_body) == ("x", None)
