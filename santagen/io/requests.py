@@ -237,10 +237,15 @@ class RequestBuilder:
         return self.max_len - params.max_tokens
 
     def _too_long(self, row: PromptRow, length: int | str, place: str) -> RowError:
+        room = self.max_len - 1
+        hint = f"Shorten it to {_tokens(room)} at most, or use --truncate left."
+        if self.truncate == "left" or (row.prefix is not None and room <= FIM_OVERHEAD):
+            # Only infilling comes here under `left`: not even its sentinels and one id fit.
+            hint = f"Infilling takes at least {FIM_OVERHEAD + 2} positions: raise --max-model-len."
         return RowError(
-            f"{place}: the prompt has {length} tokens, and there are {self.max_len} positions for "
-            "prompt and answer.",
-            f"Shorten it to {self.max_len - 1} tokens at most, or use --truncate left.",
+            f"{place}: the prompt has {_tokens(length)}, and there are {self.max_len} positions "
+            "for prompt and answer.",
+            hint,
             line=row.line,
         )
 
@@ -263,3 +268,8 @@ class RequestBuilder:
                     f"the prefix or the suffix holds {name}, which the model reads as its own "
                     "sentinel, not as text: take it out of the row"
                 ] += 1
+
+
+def _tokens(length: int | str) -> str:
+    """1 token, 2 tokens, at least 3 tokens"""
+    return f"{length} token" + ("" if length == 1 else "s")

@@ -174,6 +174,23 @@ def test_no_room_for_sentinels_is_a_failure() -> None:
     assert "positions" in refused(tiny, row(prefix="abc def", suffix="ghi"))
 
 
+@pytest.mark.parametrize("truncate", ["left", "error"])
+def test_a_hint_never_names_what_would_not_help(truncate: str) -> None:
+    tiny = builder(truncate=truncate, max_len=4)
+    with pytest.raises(RowError) as failed:
+        tiny.build(row(prefix="", suffix="x"))
+    assert "has 4 tokens" in failed.value.message
+    assert "--max-model-len" in failed.value.hint and "--truncate" not in failed.value.hint
+    # What the hint says is enough is enough.
+    assert builder(truncate="left", max_len=5).build(row(prefix="", suffix="x")).prompt_token_ids
+
+
+def test_one_token_is_no_tokens() -> None:
+    with pytest.raises(RowError) as failed:
+        builder(max_len=2).build(row(prompt="def f(x):"))
+    assert failed.value.hint == "Shorten it to 1 token at most, or use --truncate left."
+
+
 def test_ids_the_model_does_not_have() -> None:
     assert "4096" in refused(builder(), row(prompt_token_ids=(1, 4096)))
     assert "99" in refused(builder(vocab_size=50), row(prompt_token_ids=(99,)))
