@@ -3,6 +3,7 @@
     write_atomically   the whole new file or the old one
     write_all          every byte of a line, also to a slow reader
     OutputLock         OUT.lock, against a second run on the same output
+    hold               an open file against a run that has another name for it
     refused            an OSError as a SantagenError
 
 Knows nothing of what the files hold.
@@ -65,12 +66,30 @@ def write_all(fd: int, line: bytes) -> None:
             select.select([], [fd], [])
 
 
+def lock_path(output: Path) -> Path:
+    return beside(real_path(output), ".lock")
+
+
+def hold(fd: int, output: Path) -> None:
+    """Lock the open file itself until `fd` is closed; SantagenError where another process has."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SantagenError(
+            f"Another run is writing {output}.", "Wait for it to end, or choose another -o."
+        ) from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+
+
 class OutputLock:
     """Held from `take` to `release` or the process's end: a kill leaves no more than a file."""
 
     def __init__(self, output: Path) -> None:
         self._output = output
-        self._path = beside(output, ".lock")
+        # Beside the file itself: a run that names it by a symbolic link meets the same lock.
+        self._path = lock_path(output)
         self._fd = -1
 
     def take(self) -> None:
@@ -78,17 +97,10 @@ class OutputLock:
         while self._fd < 0:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                hold(fd, self._output)
+            except BaseException:
                 os.close(fd)
-                raise SantagenError(
-                    f"Another run is writing {self._output}.",
-                    "Wait for it to end, or choose another -o.",
-                ) from None
-            except OSError as error:
-                if error.errno not in NO_LOCKS:
-                    os.close(fd)
-                    raise
+                raise
             if self._is_current(fd):
                 self._fd = fd
             else:

@@ -116,8 +116,11 @@ class LineIndex:
     def lines(self, fd: int, order: NDArray[np.int64]) -> Iterator[bytes]:
         """The file's lines in another order, one in memory at a time."""
         _, _, offset, length = self._columns
-        for line in order:
-            yield os.pread(fd, length[line], offset[line])
+        for number in order:
+            line = os.pread(fd, length[number], offset[number])
+            if not line.endswith(b"\n"):
+                raise SantagenError("The output was changed by something else.", CHANGED_HINT)
+            yield line
 
 
 def is_sorted(order: NDArray[np.int64]) -> bool:

@@ -4,7 +4,7 @@
     OUT.errors.jsonl    one line per row that failed
     OUT.manifest.json   what the run is (io.manifest)
     OUT.part-*          of a run of several groups (io.parts)
-    OUT.lock            held by the run that writes (io.files)
+    OUT.lock            held by the run that writes, as OUT itself is (io.files)
 
 A kill at any moment leaves whole lines and at most one torn last line, which a resume drops. Until
 `begin`, nothing of an earlier run is touched: a start that fails costs nothing. What a line holds
@@ -21,8 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from santagen.errors import SantagenError
-from santagen.io.files import OutputLock, real_path, temporary_path, write_all, write_atomically
-from santagen.io.line_index import Done, LineIndex, is_sorted
+from santagen.io.files import (
+    OutputLock,
+    hold,
+    real_path,
+    temporary_path,
+    write_all,
+    write_atomically,
+)
+from santagen.io.line_index import CHANGED_HINT, Done, LineIndex, is_sorted
 from santagen.io.manifest import (
     OVERWRITE_HINT,
     check_identity,
@@ -83,7 +90,7 @@ class OutputFiles:
         if not (resume or overwrite):
             refuse_existing(path)
         # Better refused now than at the first sample.
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666))
+        self._open_output()
         if resume and (path.stat().st_size or parts):
             self._read_earlier(bool(parts))
 
@@ -108,9 +115,10 @@ class OutputFiles:
         if self.begun:
             return
         path = self.path
-        new = os.O_EXCL if not self._existed else 0
-        self._fd = os.open(real_path(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | new, 0o666)
+        if self._fd < 0:
+            self._open_output(0 if self._existed else os.O_EXCL)
         self._existed = True
+        self._check_unchanged(os.fstat(self._fd).st_size)
         os.ftruncate(self._fd, self._index.size)  # a torn last line, or all that is overwritten
         remove_parts(part_paths(path))  # what is overwritten; a resume has taken them in
         # Rows that fail are met again by a resumed run, and reported again.
@@ -124,6 +132,20 @@ class OutputFiles:
         self._content |= {"run": run, "earlier_runs": runs}
         write_manifest(path, self._content)
         self.begun = True
+
+    def _open_output(self, new: int = 0) -> None:
+        """Open OUT and hold it, so that a run is kept off that knows it by a hard link."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | new
+        self._fd = os.open(real_path(self.path), flags, 0o666)
+        hold(self._fd, self.path)
+
+    def _check_unchanged(self, size: int) -> None:
+        """Refuse to go on where OUT is another file by now, or not `size` bytes long: something
+        else wrote it, on a file system without locks or heedless of them."""
+        ours = os.fstat(self._fd)
+        there = self.path.exists() and os.path.samestat(ours, self.path.stat())
+        if not there or ours.st_size != size:
+            raise SantagenError(f"{self.path} was changed by something else.", CHANGED_HINT)
 
     def append(self, line: bytes, number: int, index: int, samples: int) -> None:
         """Append the line of row `number` that holds `samples` samples from `index` on."""
@@ -149,6 +171,8 @@ class OutputFiles:
     ) -> None:
         """OUT and the errors in input order, the manifest complete; as OutputWriter.finish."""
         path = self.path
+        if self.begun:
+            self._check_unchanged(self._index.size)
         errors = b"".join(self._failures[number] for number in sorted(self._failures))
         if parts:
             files = [part_path(path, group) for group in parts]

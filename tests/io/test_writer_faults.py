@@ -197,6 +197,66 @@ def test_a_second_run_on_one_output_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", ["symbolic", "hard", "both"])
+@pytest.mark.parametrize("existed", [True, False])
+def test_a_second_run_by_another_name_is_refused(tmp_path: Path, kind: str, existed: bool) -> None:
+    path, link, hard = (tmp_path / name for name in ("out.jsonl", "link.jsonl", "hard.jsonl"))
+    if existed:
+        run(path)
+    with open_writer(path, overwrite=True) as writer:
+        writer.write(sample(0, 0))
+        if kind != "symbolic":
+            os.link(path, hard)
+        if kind != "hard":
+            link.symlink_to(path if kind == "symbolic" else hard)
+        before = path.read_bytes()
+        for settings in ({"overwrite": True}, {"resume": True}):
+            with pytest.raises(SantagenError, match="Another run is writing"):
+                open_writer(hard if kind == "hard" else link, **settings)
+        assert path.read_bytes() == before
+        writer.write(sample(0, 1))
+        writer.finish([(0, 0)], {})
+    assert path.read_bytes().count(b"\n") == 2
+    open_writer(hard if kind == "hard" else link, overwrite=True).close()  # nobody's any more
+
+
+@pytest.mark.parametrize("unordered", [True, False])
+@pytest.mark.parametrize("change", ["append", "truncate", "replace", "remove"])
+def test_an_output_that_something_else_changed_is_no_success(
+    tmp_path: Path, change: str, unordered: bool
+) -> None:
+    path, other = tmp_path / "out.jsonl", tmp_path / "other"
+    with open_writer(path, unordered=unordered) as writer:
+        for index in (1, 0):
+            writer.write(sample(0, index))
+        if change == "append":
+            with path.open("ab") as file:
+                file.write(b'{"torn')
+        elif change == "truncate":
+            os.truncate(path, 10)
+        elif change == "replace":
+            other.write_bytes(path.read_bytes())
+            other.replace(path)
+        else:
+            path.unlink()
+        with pytest.raises(SantagenError, match="changed by something else") as caught:
+            writer.finish([(0, 0)], {})
+    assert "--overwrite" in caught.value.hint
+    manifest = read_manifest(path)
+    assert manifest is not None and manifest["complete"] is False
+
+
+def test_an_output_replaced_before_the_first_sample_is_left_alone(tmp_path: Path) -> None:
+    path, other = tmp_path / "out.jsonl", tmp_path / "other"
+    run(path)
+    other.write_text("somebody else's")
+    with open_writer(path, overwrite=True) as writer:
+        other.replace(path)
+        with pytest.raises(SantagenError, match="changed by something else"):
+            writer.write(sample(0, 0))
+    assert path.read_text() == "somebody else's"
+
+
 def test_the_lock_of_a_killed_run_and_one_just_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
