@@ -31,6 +31,7 @@ from santagen.cli.interrupt import INTERRUPTED
 from santagen.cli.options import GenerateOptions
 from santagen.cli.report_options import ReportOptions
 from santagen.cli.settings import Resolved
+from santagen.cli.stderr import best_effort
 from santagen.errors import SantagenError
 
 __all__ = ["COMMANDS", "Command", "app", "main", "run_program"]
@@ -182,7 +183,15 @@ def doctor(settings: Resolved[DoctorOptions]) -> int:
 
 
 def run_program(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code; every fault is reported here."""
+    """Run one command line and return its exit code; every fault is reported here.
+
+    What can't be said on standard error changes nothing about the run.
+    """
+    with best_effort():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         code = app(args=list(arguments), prog_name="santagen", standalone_mode=False)
         return code if isinstance(code, int) else 0

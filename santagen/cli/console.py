@@ -3,6 +3,7 @@
 A message is one line; a warning or an error may add a hint line. Nothing is buffered, and nothing
 is coloured unless stderr is a terminal that wants it. Names and texts of others can't steer that
 terminal: control characters are shown as escapes, and what looks like a hub token is left out.
+What can't be written is lost: cli.stderr sees to it.
 """
 
 from __future__ import annotations
