@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from santagen.errors import SantagenError, without_token
 from santagen.io.row_fields import BATCH_FIELDS, ID_FIELDS, PROMPT_FIELDS, SAMPLING_FIELDS
-from santagen.io.sources import Digest
+from santagen.io.sources import BOM, Digest
 
 LOCAL_FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "json", ".json": "json"}
 _INTEGER = re.compile(r"-?(0|[1-9]\d*)")
@@ -47,6 +47,8 @@ class DatasetSource:
 
     def rows(self, digest: Digest | None = None) -> Iterator[tuple[int, Any]]:
         """(row number from 1, the row as a dict) of each row; see `sources.Source`."""
+        if not self._rows:
+            return
         if self._table is None:
             # Nothing in it is a prompt: say what there is, as each row's failure would.
             raise SantagenError(
@@ -113,6 +115,8 @@ def _load_file(datasets: Any, path: Path, split: str | None) -> Any:
             f"--dataset {path} is a file that is neither parquet, csv nor JSON.",
             f"Give a text file without --dataset; data sets end in {', '.join(LOCAL_FORMATS)}.",
         )
+    if _is_empty(path, form):  # of which datasets makes no table
+        return datasets.Dataset.from_dict({})
     # A single file has no splits of its own: it answers to whatever name was asked for.
     base = re.split(r"\W", split)[0] if split else "train"
     settings: dict[str, Any] = {}
@@ -129,6 +133,24 @@ def _load_file(datasets: Any, path: Path, split: str | None) -> Any:
     return datasets.load_dataset(
         form, data_files={base or "train": str(path)}, split=split or "train", **settings
     )
+
+
+def _is_empty(path: Path, form: str) -> bool:
+    """Whether a local file has no rows, whatever its columns."""
+    if form == "parquet":
+        import pyarrow.parquet
+
+        return bool(pyarrow.parquet.read_metadata(path).num_rows == 0)
+    if form == "csv":
+        import pandas
+
+        try:
+            return bool(pandas.read_csv(path, nrows=1, encoding="utf-8-sig").empty)
+        except pandas.errors.EmptyDataError:
+            return True
+    with path.open("rb") as file:
+        start = file.read(1 << 16)
+        return not file.read(1) and b"".join(start.removeprefix(BOM).split()) in (b"", b"[]")
 
 
 def _from_csv(row: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from santagen.errors import RowError, SantagenError
 from santagen.io.batch_rows import flatten_batch_row, is_batch_row
 from santagen.io.row_fields import ID_FIELDS, INTEGER_FIELDS, PROMPT_FIELDS, SAMPLING_FIELDS
-from santagen.io.sources import DECODER, BadRow
+from santagen.io.sources import BadRow, decode_line
 from santagen.request import PromptRow, RowId, SamplingParams
 
 PROMPT_HINT = (
@@ -27,12 +27,12 @@ PROMPT_HINT = (
 
 def parse_row(payload: Any, where: str) -> dict[str, Any]:
     """The fields of a payload (see `io.sources`), or a RowError that says why there are none."""
+    if isinstance(payload, str):
+        payload = {"prompt": payload}  # a .json file may be a list of strings
+    elif isinstance(payload, bytes):
+        payload = _parse_line(payload, where)
     if isinstance(payload, BadRow):
         raise RowError(f"{where}: {payload.error}", payload.hint)
-    if isinstance(payload, bytes):
-        payload = _parse_line(payload, where)
-    elif isinstance(payload, str):
-        payload = {"prompt": payload}  # a .json file may be a list of strings
     if not isinstance(payload, dict):
         raise RowError(
             f"{where}: the row is {_kind(payload)}, not a JSON object.",
@@ -50,14 +50,14 @@ def _parse_line(line: bytes, where: str) -> Any:
             "Write the file as UTF-8.",
         ) from None
     try:
-        return DECODER.decode(text)
+        return decode_line(text)
     except json.JSONDecodeError as error:
         raise RowError(
             f"{where}: the line is not JSON: {error.msg} at column {error.colno}.",
             "Each line holds one whole JSON object; a file that is one plain prompt "
             "must not end in .jsonl.",
         ) from None
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
         raise RowError(
             f"{where}: the line can't be read as JSON: {error}.", "Mend the row."
         ) from None

@@ -38,6 +38,14 @@ def _refuse_constant(name: str) -> Any:
 DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
 
 
+def _whole_number(digits: str) -> int | float:
+    """Infinity, as for 1e999, where there are more digits than int() takes."""
+    try:
+        return int(digits)
+    except ValueError:
+        return float(digits)
+
+
 class Digest(Protocol):
     """A hash such as hashlib's."""
 
@@ -51,6 +59,48 @@ class BadRow:
     error: str
     hint: str
     row_id: str | None = None
+
+
+class _Patient:
+    """Reads past what DECODER stops at: a row fails for a NaN, but not for a number so long that
+    int() refuses it, which may stand in a field that means nothing here."""
+
+    def __init__(self) -> None:
+        self._constants: list[str] = []
+        self.decoder = json.JSONDecoder(
+            strict=False, parse_constant=self._constants.append, parse_int=_whole_number
+        )
+
+    def checked(self, value: Any) -> Any:
+        if not self._constants:
+            return value
+        return BadRow(
+            f"the row can't be read as JSON: {self._constants[0]} is not a JSON value.",
+            "Mend the row: null says that there is no value.",
+        )
+
+
+def decode_line(text: str) -> Any:
+    """The JSON value of a line, or a BadRow; raises as json does where it ends nowhere."""
+    try:
+        return DECODER.decode(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        patient = _Patient()
+        return patient.checked(patient.decoder.decode(text))
+
+
+def _decode_element(text: str, at: int) -> tuple[Any, int]:
+    """The JSON value that begins at `at`, or a BadRow, and where it ends."""
+    try:
+        return DECODER.raw_decode(text, at)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        patient = _Patient()
+        value, end = patient.decoder.raw_decode(text, at)
+        return patient.checked(value), end
 
 
 class Source(Protocol):
@@ -230,7 +280,7 @@ def _json_list(file: BinaryIO, name: str, digest: Digest | None) -> Iterator[tup
             f"column {error.colno}.",
             "A .json file holds one list, [row, row, ...]; one row per line is .jsonl.",
         ) from None
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
         raise SantagenError(
             f"{name} is not a JSON list of prompts: {error}.", "Mend the file, or use .jsonl."
         ) from None
@@ -245,7 +295,7 @@ def _elements(text: str) -> Iterator[tuple[int, Any]]:
     while not closed:
         line += text.count("\n", counted, at)
         counted = at
-        value, at = DECODER.raw_decode(text, at)
+        value, at = _decode_element(text, at)
         yield line, value
         at = _skip_space(text, at)
         mark = text[at : at + 1]

@@ -302,13 +302,40 @@ def test_rows_that_share_a_line_are_told_apart(write: Write) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{}", '{"prompt": "a"}\n{"prompt": "b"}', "[1", "[1,]", "[1] 2", "[1 2]", "[NaN]"],
+    ["", "{}", '{"prompt": "a"}\n{"prompt": "b"}', "[1", "[1,]", "[1] 2", "[1 2]", '[{"x": NaN}'],
 )
 def test_what_is_no_json_list(write: Write, content: str) -> None:
     path = write(content, "p.json")
     with pytest.raises(SantagenError, match="JSON list") as caught:
         read_prompts([path])
     assert path in caught.value.message and caught.value.hint
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_no_json_value_fails_its_row_alone(write: Write, constant: str) -> None:
+    bad, good = f'{{"prompt": "a", "x": [{constant}]}}', '{"prompt": "ok"}'
+    for path in (
+        write(f"[{bad}, {good}, {constant}]", "p.json"),
+        write(f"{bad}\n{good}\n{constant}"),
+    ):
+        found = read_prompts([path])
+        assert [(row.prompt, row.number) for row in found] == [("ok", 1)]
+        assert [failure.number for failure in found.failures] == [0, 2]
+        assert all(f"{constant} is not a JSON value" in f.error and f.hint for f in found.failures)
+
+
+def test_a_number_of_any_length_may_stand_in_an_ignored_field(write: Write) -> None:
+    long = "-" + "7" * 10_000
+    row = f'{{"prompt": "a", "x": {{"y": [{long}]}}, "z": {long}}}'
+    batch = f'{{"custom_id": "b", "extra": {long}, "body": {{"prompt": "c", "k": {long}}}}}'
+    for path in (write(f"{row}\n{batch}\n"), write(f"[{row},\n{batch}]", "p.json")):
+        found = read_prompts([path])
+        assert (prompts_of(found), found.failures) == (["a", "c"], [])
+        assert [f.row_id for f in read_prompts([path], keep=["z"]).failures] == [0]
+    for name in ("id", "seed", "max_tokens", "temperature", "prompt_token_ids", "prompt"):
+        other = "" if name.startswith("prompt") else '"prompt": "a", '
+        value = f"[{long}]" if name == "prompt_token_ids" else long
+        assert name in only_failure(write(f'{{{other}"{name}": {value}}}\n'))
 
 
 def test_any_other_file_is_one_prompt(write: Write) -> None:
@@ -516,6 +543,29 @@ class TestDatasets:
         assert rows[2].overrides == {"stop": ("END",)}
         assert rows[3].prompt_token_ids == (1, 2)
         assert [f.row_id for f in found.failures] == ["y"]
+
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [
+            ("e.csv", "prompt,x\n"), ("e.csv", "\ufeffprompt"), ("e.csv", ""),
+            ("e.csv", '"two\nlines"\r\n\r\n'), ("e.jsonl", ""), ("e.jsonl", "\n\n"),
+            ("e.json", "[]"), ("e.json", "\ufeff[\n]\n"),
+        ],
+    )  # fmt: skip
+    def test_a_file_without_rows_is_no_fault(self, tmp_path: Path, name: str, content: str) -> None:
+        path = tmp_path / name
+        path.write_text(content, encoding="utf-8")
+        for split in (None, "test", "train[:5]"):
+            found = read_prompts([], dataset=str(path), split=split)
+            assert (list(found), found.failures, found.total_rows) == ([], [], 0)
+
+    def test_a_parquet_file_without_rows_is_no_fault(self, tmp_path: Path) -> None:
+        for column in ("prompt", "other"):
+            path = self.parquet(tmp_path, {column: []})
+            for found in (read_prompts([path]), read_prompts([], dataset=path, split="test")):
+                assert (list(found), found.failures, found.total_rows) == ([], [], 0)
+        rows = self.parquet(tmp_path, {"prompt": ["x"]})
+        assert prompts_of(read_prompts([rows])) == ["x"]
 
     def test_faults(self, tmp_path: Path) -> None:
         path = self.parquet(tmp_path, {"question": ["x"]})
