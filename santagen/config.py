@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from santagen.config_values import WRONG_FILE, end_ids, flag, fraction, shown, size, word, words
 from santagen.errors import SantagenError
 
 MODEL_TYPES = ("gpt_bigcode", "gpt2")  # gpt2 is how the first SantaCoder files label themselves
@@ -24,7 +25,7 @@ ARCHITECTURES = (
 )
 TANH_GELUS = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 ACTIVATIONS = ("gelu", *TANH_GELUS, "relu", "silu")
-WRONG_FILE = "Take config.json from the same place as the weights."
+HEAD_TYPES = {"multiquery": True, "multihead": False}
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?)(i?[bB]?)\s*")
 
@@ -48,6 +49,7 @@ class ModelConfig:
     """The shape and the maths of one GPT-BigCode checkpoint; every size comes from config.json.
 
     `n_kv_head` is 1 with multi_query and n_head without. `raw` is the file as it was read.
+    `eos_token_ids` are ids of the vocabulary; `notes` are remarks for the user.
     """
 
     vocab_size: int
@@ -66,6 +68,7 @@ class ModelConfig:
     model_type: str = "gpt_bigcode"
     architectures: tuple[str, ...] = ()
     raw: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    notes: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def head_dim(self) -> int:
@@ -90,47 +93,51 @@ class ModelConfig:
         raw = read_json(
             path, "a model directory holds config.json, the weights and the tokenizer files"
         )
+        config = cls.from_dict(raw, str(path))
         generation = directory / "generation_config.json"
-        if generation.is_file():
-            eos = read_json(generation, "mend or remove it").get("eos_token_id")
-            if eos is not None:
-                raw = {**raw, "eos_token_id": _merge_eos(raw.get("eos_token_id"), eos)}
-        return cls.from_dict(raw, str(path))
+        if not generation.is_file():
+            return config
+        generating = read_json(generation, "mend or remove it")
+        ends, notes = end_ids(generating, str(generation), config.vocab_size)
+        merged = tuple(dict.fromkeys([*config.eos_token_ids, *ends]))
+        return replace(config, eos_token_ids=merged, notes=(*config.notes, *notes))
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any], where: str = "config.json") -> ModelConfig:
         """Check a parsed config.json; `where` names it in errors."""
         _check_family(raw, where)
-        size = partial(_size, raw, where)
-        n_embd, n_head = size("n_embd"), size("n_head")
+        count, truth = partial(size, raw, where), partial(flag, raw, where)
+        n_embd, n_head = count("n_embd"), count("n_head")
         if n_embd % n_head:
             raise SantagenError(
                 f"{where} has n_head {n_head}, which does not divide n_embd {n_embd}.", WRONG_FILE
             )
-        activation = _activation(raw, where)
-        if raw.get("scale_attn_by_inverse_layer_idx"):
+        if truth("scale_attn_by_inverse_layer_idx", False):
             raise SantagenError(
                 f"{where} sets scale_attn_by_inverse_layer_idx, which no model of this family "
                 f"uses.",
                 "Check that config.json belongs to this checkpoint.",
             )
+        vocab_size = count("vocab_size")
+        eos_token_ids, notes = end_ids(raw, where, vocab_size)
         return cls(
-            vocab_size=size("vocab_size"),
-            n_positions=size("n_positions"),
+            vocab_size=vocab_size,
+            n_positions=count("n_positions"),
             n_embd=n_embd,
             n_head=n_head,
-            n_layer=size("n_layer"),
-            n_inner=size("n_inner", 4 * n_embd),
-            activation=activation,
-            layer_norm_epsilon=float(raw.get("layer_norm_epsilon", 1e-5)),
-            multi_query=_multi_query(raw),
-            scale_attn_weights=bool(raw.get("scale_attn_weights", True)),
-            tie_word_embeddings=bool(raw.get("tie_word_embeddings", True)),
-            eos_token_ids=_eos_tuple(raw.get("eos_token_id")),
-            torch_dtype=raw.get("torch_dtype") or raw.get("dtype"),
+            n_layer=count("n_layer"),
+            n_inner=count("n_inner", 4 * n_embd),
+            activation=_activation(raw, where),
+            layer_norm_epsilon=fraction(raw, where, "layer_norm_epsilon", 1e-5),
+            multi_query=_multi_query(raw, where),
+            scale_attn_weights=truth("scale_attn_weights", True),
+            tie_word_embeddings=truth("tie_word_embeddings", True),
+            eos_token_ids=eos_token_ids,
+            torch_dtype=word(raw, where, "torch_dtype") or word(raw, where, "dtype"),
             model_type=str(raw.get("model_type")),
-            architectures=_architectures(raw),
+            architectures=words(raw, where, "architectures"),
             raw=raw,
+            notes=notes,
         )
 
 
@@ -159,24 +166,25 @@ class EngineConfig:
 
 def read_json(path: Path, hint: str) -> dict[str, Any]:
     """Parse a JSON object from `path`, or raise a SantagenError that names the file."""
+    hint = f"{hint[:1].upper()}{hint[1:]}."
     try:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
-        raise SantagenError(f"{path} does not exist.", f"{hint[:1].upper()}{hint[1:]}.") from None
-    except (ValueError, OSError) as error:
+        raise SantagenError(f"{path} does not exist.", hint) from None
+    except RecursionError:
         raise SantagenError(
-            f"{path} can't be read as JSON: {error}.", f"{hint[:1].upper()}{hint[1:]}."
+            f"{path} can't be read as JSON: its values are nested too deep.", hint
         ) from None
+    except (ValueError, OSError) as error:
+        raise SantagenError(f"{path} can't be read as JSON: {error}.", hint) from None
     if not isinstance(value, dict):
-        raise SantagenError(
-            f"{path} does not hold a JSON object.", f"{hint[:1].upper()}{hint[1:]}."
-        )
+        raise SantagenError(f"{path} does not hold a JSON object.", hint)
     return value
 
 
 def _check_family(raw: dict[str, Any], where: str) -> None:
     """Refuse a model that is not of the GPT-BigCode family, and say which are."""
-    model_type, architectures = raw.get("model_type"), _architectures(raw)
+    model_type, architectures = word(raw, where, "model_type"), words(raw, where, "architectures")
     if model_type is None:
         known = any(name in ARCHITECTURES for name in architectures)
     else:
@@ -186,7 +194,7 @@ def _check_family(raw: dict[str, Any], where: str) -> None:
     from santagen import __version__
 
     raise SantagenError(
-        f"{where} describes a {model_type!r} model "
+        f"{where} describes a {shown(model_type)} model "
         f"({', '.join(architectures) or 'no architecture named'}), "
         "which is not of the GPT-BigCode family.",
         f"santagen {__version__} runs model types {', '.join(MODEL_TYPES)} with architectures "
@@ -194,39 +202,28 @@ def _check_family(raw: dict[str, Any], where: str) -> None:
     )
 
 
-def _architectures(raw: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(raw.get("architectures") or ())
-
-
-def _size(raw: dict[str, Any], where: str, name: str, default: int | None = None) -> int:
-    """The whole number above 0 that config.json has under `name`; null counts as left out."""
-    value = raw.get(name)
-    if value is None:
-        value = default
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SantagenError(
-            f"{where} has {name} = {value!r}, which must be a whole number above 0.", WRONG_FILE
-        )
-    return value
-
-
 def _activation(raw: dict[str, Any], where: str) -> str:
-    name = raw.get("activation_function", "gelu_pytorch_tanh")
+    name = word(raw, where, "activation_function")
+    if name is None:
+        return "gelu_pytorch_tanh"
     if name not in ACTIVATIONS:
         raise SantagenError(
-            f"{where} has activation_function {name!r}, which santagen does not know.",
+            f"{where} has activation_function {shown(name)}, which santagen does not know.",
             f"Known ones are {', '.join(ACTIVATIONS)}.",
         )
     return name
 
 
-def _multi_query(raw: dict[str, Any]) -> bool:
+def _multi_query(raw: dict[str, Any], where: str) -> bool:
     """Current files say multi_query, the first SantaCoder ones attention_head_type; the default is
     the family's."""
-    said = raw.get("multi_query")
-    if said is None:
-        said = raw.get("attention_head_type", "multiquery") == "multiquery"
-    return bool(said)
+    kind = word(raw, where, "attention_head_type")
+    if kind is not None and kind not in HEAD_TYPES:
+        raise SantagenError(
+            f"{where} has attention_head_type {shown(kind)}, which santagen does not know.",
+            f"Known ones are {', '.join(HEAD_TYPES)}.",
+        )
+    return flag(raw, where, "multi_query", HEAD_TYPES[kind or "multiquery"])
 
 
 def _is_multi_query_gpt2(raw: dict[str, Any]) -> bool:
@@ -235,12 +232,3 @@ def _is_multi_query_gpt2(raw: dict[str, Any]) -> bool:
         or raw.get("multi_query") is True
         or ("GPT2LMHeadCustomModel" in (raw.get("architectures") or ()))
     )
-
-
-def _eos_tuple(value: Any) -> tuple[int, ...]:
-    values = value if isinstance(value, list) else [value]
-    return tuple(v for v in values if isinstance(v, int) and not isinstance(v, bool) and v >= 0)
-
-
-def _merge_eos(first: Any, second: Any) -> list[int]:
-    return list(dict.fromkeys([*_eos_tuple(first), *_eos_tuple(second)]))

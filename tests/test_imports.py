@@ -16,7 +16,7 @@ import pytest
 import santagen
 
 PACKAGE = Path(santagen.__file__).parent
-ROOT_TYPES = {"", "errors", "request", "config", "random_key", "environment"}
+ROOT_TYPES = {"", "errors", "request", "config", "config_values", "random_key", "environment"}
 MAY_IMPORT: dict[str, set[str]] = {
     "root": set(),
     "io": set(),

@@ -85,7 +85,7 @@ class RandomWeights(Weights):
         )  # fmt: skip
         self.quantization = None
         self.rank, self.world_size, self.process_group = rank, world_size, process_group
-        self.notes = []
+        self.notes = [*config.notes]
         if config.raw.get("quantization_config"):
             self.notes.append("random weights are not quantised, whatever config.json says")
 

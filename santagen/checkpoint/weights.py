@@ -52,7 +52,7 @@ class Weights:
         self.dtype, self.device = dtype, device
         self.quantization = quantization
         self.rank, self.world_size, self.process_group = rank, world_size, process_group
-        self.notes: list[str] = list(quantization.notes) if quantization is not None else []
+        self.notes: list[str] = [*config.notes, *(quantization.notes if quantization else ())]
 
     @property
     def head_weight_name(self) -> str:

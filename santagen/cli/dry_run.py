@@ -44,6 +44,8 @@ def dry_run(options: GenerateOptions, inputs: Inputs, console: Console) -> int:
         tokens += len(request.prompt_token_ids)
         longest = max(longest, len(request.prompt_token_ids))
         truncated += request.truncated_tokens > 0
+    for note in config.notes:
+        console.warn(note)
     console.remarks(builder.warnings)
     for failure in failures:
         console.warn(failure.error, failure.hint)

@@ -137,7 +137,8 @@ def _notes(
     found: Examination, facts: dict[str, Any], tokenizer: dict[str, Any] | None
 ) -> list[str]:
     """What is no fault and yet should be known before a run."""
-    config, notes = found.config, list(found.settings.notes if found.settings else ())
+    config, notes = found.config, list(found.config.notes if found.config else ())
+    notes += found.settings.notes if found.settings else ()
     if facts["files"]["unused"]:
         notes.append(f"not read: {', '.join(facts['files']['unused'])}")
     if config is not None and str(config.torch_dtype).removeprefix("torch.") == "float16":
