@@ -22,7 +22,13 @@ from santagen.cli.console import Console
 from santagen.cli.describe import plain_settings, versions
 from santagen.cli.interrupt import INTERRUPTED, Interrupts
 from santagen.cli.model import engine_settings, find_model
-from santagen.cli.output import output_path, write_json
+from santagen.cli.output import (
+    output_path,
+    refuse_read,
+    settings_files,
+    with_temporary,
+    write_json,
+)
 from santagen.cli.settings import Resolved
 from santagen.errors import SantagenError
 
@@ -58,6 +64,8 @@ def check_options(options: BenchOptions) -> None:
             f"--output-json {output} can't be written: it is a folder, or its folder is missing.",
             "Name a file in a folder that exists.",
         )
+    if output is not None:
+        refuse_read("--output-json", with_temporary(output), settings_files(options))
 
 
 class Job:

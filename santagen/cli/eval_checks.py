@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 
 from santagen.cli.eval_options import EvalOptions
+from santagen.cli.output import refuse_read, settings_files, with_temporary
 from santagen.cli.settings import Resolved, settings_of
 from santagen.errors import SantagenError
 from santagen.evaluation.result import samples_path
 from santagen.evaluation.tasks import is_task
+from santagen.io.files import lock_path, same_file
 from santagen.parallel.world import World
 
 GENERATING = ("Model", "Sampling", "Limits")  # panels whose options only a model's samples obey
@@ -59,7 +60,7 @@ def check_comparison(settings: Resolved[EvalOptions]) -> None:
     if options.output in (None, "-"):
         return
     output = Path(str(options.output))
-    _check_not_read("-o", [output], options.targets)
+    refuse_read("-o", with_temporary(output), [*options.targets, *settings_files(options)])
     _check_place("-o", output, options.overwrite)
 
 
@@ -124,21 +125,23 @@ def _check_only_prompts(given: set[str], target: str) -> None:
 
 
 def _check_files(options: EvalOptions) -> None:
-    read = [options.problems] if options.problems is not None else []
+    read: list[Path | str] = [*settings_files(options)]
+    read += [options.problems] if options.problems is not None else []
     if not is_task(options.targets[0]):
         read.append(options.targets[0])
     output = None if options.output in (None, "-") else Path(str(options.output))
-    own = [] if output is None else [output, samples_path(output)]
-    _check_not_read("-o", own, read)
+    own = [] if output is None else _files_of_result(output)
+    refuse_read("-o", own, read)
     if options.prompts_out not in (None, "-"):
         prompts = Path(str(options.prompts_out))
-        _check_not_read("--prompts-out", [prompts], read)
+        refuse_read("--prompts-out", with_temporary(prompts), read)
         _check_place("--prompts-out", prompts, options.overwrite)
     if options.samples_out is None:
         return
     place = Path(options.samples_out)
-    _check_not_read("--samples-out", [place], read)
-    if any(_same(place, path) for path in own):
+    inside = place.iterdir() if place.is_dir() else ()
+    refuse_read("--samples-out", [*with_temporary(place), *inside], read)
+    if any(same_file(place, path) for path in own):
         raise SantagenError(
             f"--samples-out {place} is a file of -o {output} itself.", "Give it another name."
         )
@@ -146,19 +149,11 @@ def _check_files(options: EvalOptions) -> None:
     _check_place("--samples-out", place, again, folder=options.format == "multipl-e")
 
 
-def _check_not_read(flag: str, written: Iterable[Path], read: Iterable[str]) -> None:
-    for place in written:
-        for path in map(Path, read):
-            if _same(place, path):
-                raise SantagenError(
-                    f"{flag} would replace {place}, which is read.", "Give it another name."
-                )
-
-
-def _same(one: Path, other: Path) -> bool:
-    if one.exists() and other.exists():
-        return one.samefile(other)
-    return one.resolve() == other.resolve()
+def _files_of_result(output: Path) -> list[Path]:
+    if output.is_dir():
+        return [output]
+    files = [*with_temporary(output), *with_temporary(samples_path(output))]
+    return [*files, lock_path(output)]
 
 
 def _check_place(flag: str, place: Path, again: bool, folder: bool = False) -> None:

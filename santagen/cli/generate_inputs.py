@@ -8,16 +8,15 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from santagen.cli.console import Console
 from santagen.cli.model import find_model
 from santagen.cli.options import GenerateOptions
-from santagen.cli.output import output_path
+from santagen.cli.output import output_path, refuse_read, settings_files
 from santagen.errors import SantagenError
 from santagen.io.prompts import PromptSet, read_prompts
 from santagen.request import SamplingParams
@@ -84,7 +83,7 @@ def check_together(options: GenerateOptions) -> None:
     if options.resume and output_path(options.output) is None:
         raise SantagenError("--resume needs an output file.", "Name it with -o OUT.jsonl.")
     if options.output is not None:
-        refuse_own_input(options.output, options.prompts)
+        refuse_own_input(options)
         if not options.dry_run:
             check_output(options.output, options.resume or options.overwrite)
     if options.quiet and options.verbose:
@@ -112,13 +111,18 @@ def check_output(output: str, may_exist: bool) -> None:
         refuse_existing(path)
 
 
-def refuse_own_input(output: str, prompts: Sequence[str]) -> None:
-    """An output that is one of the prompt files would destroy it."""
-    for path in prompts:
-        if path != "-" and Path(path).exists() and Path(path).resolve() == Path(output).resolve():
-            raise SantagenError(
-                f"-o {output} is one of the prompt files.", "Give the output another name."
-            )
+def refuse_own_input(options: GenerateOptions) -> None:
+    """An output that is a file of the input, or has one beside it that is, would destroy it."""
+    from santagen.io.output_place import own_files
+
+    path = output_path(options.output)
+    if path is None:
+        return
+    prompts = [prompt for prompt in options.prompts if prompt != "-"]
+    dataset = [] if options.dataset is None else [options.dataset]
+    written = own_files(path)
+    refuse_read("-o", written, [*prompts, *dataset], "one of the prompt files")
+    refuse_read("-o", written, settings_files(options))
 
 
 def parse_shard(text: str | None) -> tuple[int, int] | None:

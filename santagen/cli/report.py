@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from santagen.cli.console import Console
-from santagen.cli.output import write_output
+from santagen.cli.output import refuse_read, settings_files, with_temporary, write_output
 from santagen.cli.report_options import ReportOptions
 from santagen.cli.settings import Resolved
 from santagen.errors import SantagenError
-from santagen.io.output_place import check_place
+from santagen.evaluation.result import samples_path
+from santagen.io.manifest import ENDING, manifest_path
+from santagen.io.output_place import check_place, errors_path
 
 DEFAULT_OUTPUT = "report.html"
 
@@ -35,8 +37,18 @@ def run(settings: Resolved[ReportOptions]) -> int:
 
 
 def _check_output(output: Path, options: ReportOptions) -> None:
-    if any(Path(path).resolve() == output.resolve() for path in options.results):
-        raise SantagenError(f"-o {output} is one of the results.", "Give the page another name.")
+    written = with_temporary(output)
+    refuse_read("-o", written, options.results, "one of the results")
+    read = [file for path in options.results for file in _files_of(Path(path))]
+    refuse_read("-o", written, [*read, *settings_files(options)])
     check_place(output)
     if output.exists() and not options.overwrite:
         raise SantagenError(f"{output} exists.", "Use --overwrite to replace it, or another -o.")
+
+
+def _files_of(path: Path) -> list[Path]:
+    """What may be read together with a result or an output of this name, there or not."""
+    if path.is_dir():
+        return []
+    output = path.with_name(path.name.removesuffix(ENDING) or path.name)
+    return [output, samples_path(output), manifest_path(output), errors_path(output)]

@@ -37,6 +37,13 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def same_file(one: Path, other: Path) -> bool:
+    """Whether both name one file, by links too; one that is not there yet is known by its name."""
+    if one.exists() and other.exists():
+        return one.samefile(other)
+    return real_path(one) == real_path(other)
+
+
 def temporary_path(path: Path) -> Path:
     """Where the new text of `path` is written, in the same folder so that a rename can't fail."""
     return beside(real_path(path), ".tmp")

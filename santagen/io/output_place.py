@@ -8,7 +8,8 @@ import stat
 from pathlib import Path
 
 from santagen.errors import SantagenError
-from santagen.io.files import beside, real_path
+from santagen.io.files import beside, lock_path, real_path, temporary_path
+from santagen.io.manifest import manifest_path
 from santagen.io.parts import part_paths
 
 # Names of open files: what they lead to may be a regular file, but its neighbours are not ours.
@@ -50,6 +51,17 @@ def existing(path: Path) -> SantagenError:
         f"{path} exists.",
         "Use --resume to go on with it, --overwrite to replace it, or another -o.",
     )
+
+
+def own_files(output: Path) -> list[Path]:
+    """All that a run with this output may write or remove: none of it may be what it reads."""
+    if is_stream(output) or output.is_dir():
+        return [output]
+    files = [output, errors_path(output), manifest_path(output)]
+    part = re.compile(re.escape(output.name) + r"\.part-\d+(\.index)?(\.tmp)?")
+    found = output.parent.iterdir() if output.parent.is_dir() else ()
+    parts = [path for path in found if part.fullmatch(path.name)]
+    return [*files, *map(temporary_path, files), lock_path(output), *parts]
 
 
 def errors_path(output: Path) -> Path:

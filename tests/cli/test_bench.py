@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from santagen.bench.limit import Limit, Rates
 from santagen.bench.measure import Bench, bytes_read, run_timed
 from santagen.bench.report import COLUMNS, shares_of_limit
 from santagen.checkpoint.random_weights import SHAPES, RandomModel, random_model
+from santagen.checkpoint.source import bundled_model
 from santagen.cli.bench_options import BenchOptions
 from santagen.cli.options import GenerateOptions
 from santagen.cli.settings import settings_of
@@ -181,6 +183,21 @@ def test_usage_faults_end_with_2_and_a_hint(cli: Cli, arguments: list[str], word
     assert (ran.code, ran.out) == (2, "")
     assert word in ran.err and "error: " in ran.err
     assert ran.err.count("\nhint: ") == 1
+
+
+def test_no_file_that_is_read_is_replaced(cli: Cli, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(bundled_model(), tmp_path / "model"))
+    config, link = tmp_path / "run.toml", tmp_path / "link.json"
+    config.write_text("[bench]\n")
+    link.hardlink_to(model / "config.json")
+    before = {path: path.read_bytes() for path in [config, *model.iterdir()]}
+    read = [path for path in model.iterdir() if path.suffix not in (".md", ".jsonl")]
+    for output in (config, link, *read):
+        ran = cli("bench", "--config", config, "-m", model, "--output-json", output)
+        assert ran.code == 2 and f"--output-json would replace {output}, which is" in ran.err
+    ran = cli("bench", "--random-weights", link, "--output-json", link)
+    assert ran.code == 2 and "which is read" in ran.err
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_torchrun_is_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,53 @@ def test_an_output_that_exists_is_refused_before_anything_is_fetched(
     assert ran.code == 2 and f"The folder {output.parent / 'gone'}" in ran.err
 
 
+ENDINGS = (
+    "", ".tmp", ".lock", ".errors.jsonl", ".errors.jsonl.tmp", ".manifest.json",
+    ".manifest.json.tmp", ".part-00001", ".part-00001.index",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("way", ["name", "hard link", "symbolic link"])
+@pytest.mark.parametrize("flag", ["--overwrite", "--resume", "--dry-run"])
+def test_no_file_of_the_output_is_an_input(
+    cli: Cli, tmp_path: Path, ending: str, way: str, flag: str
+) -> None:
+    output = tmp_path / "out.jsonl"
+    place = Path(f"{output}{ending}")
+    place.write_text('["def f("]\n')
+    prompts = place if way == "name" else tmp_path / "prompts.json"
+    if way == "hard link":
+        prompts.hardlink_to(place)
+    elif way == "symbolic link":
+        prompts.symlink_to(place)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    ran = cli.generate(prompts, "-o", output, flag, *FEW)
+    said = f"-o would replace {place}, which is one of the prompt files."
+    assert ran.code == 2 and said in ran.err
+    ran = cli.generate("--dataset", prompts, "-o", output, flag, *FEW)
+    assert ran.code == 2 and said in ran.err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_no_setting_and_no_weight_is_an_output(cli: Cli, prompts: Path, model: Path) -> None:
+    config = model.parent / "run.toml"
+    config.write_text("[generate]\nmax_tokens = 3\n")
+    before = {path: path.read_bytes() for path in [config, *model.iterdir()]}
+    weights = next(path for path in model.iterdir() if path.suffix == ".safetensors")
+    for output in (config, weights, model / "config.json", model / "tokenizer.json"):
+        words = ("-m", model, "--config", config, "--overwrite")
+        ran = cli.generate(prompts, "-o", output, *words)
+        assert ran.code == 2 and f"-o would replace {output}, which is read." in ran.err
+    assert {path: path.read_bytes() for path in before} == before
+    assert cli.generate(prompts, "-m", model, "-o", model / "out.jsonl", *FEW).code == 0
+
+
+def test_a_device_may_be_input_and_output(cli: Cli) -> None:
+    ran = cli.generate("/dev/null", "-o", "/dev/null")
+    assert "would replace" not in ran.err
+
+
 @pytest.mark.parametrize("option", ["", "-o", "-m", "--tokenizer", "--dataset", "--config"])
 def test_a_name_that_is_no_name_is_the_user_s_fault(
     cli: Cli, prompts: Path, option: str, monkeypatch: pytest.MonkeyPatch

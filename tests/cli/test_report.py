@@ -263,6 +263,16 @@ def test_an_existing_page_and_the_inputs_are_safe(cli: Cli, tmp_path: Path) -> N
     before = path.read_text()
     assert "is one of the results" in cli("report", path, "-o", path, "--overwrite").err
     assert path.read_text() == before
+    link, samples = tmp_path / "link.json", tmp_path / "a.samples.jsonl"
+    link.hardlink_to(path)
+    assert "is one of the results" in cli("report", path, "-o", link, "--overwrite").err
+    samples.write_text("")
+    ran = cli("report", path, "-o", samples, "--overwrite")
+    assert ran.code == 2 and f"-o would replace {samples}, which is read." in ran.err
+    temporary = tmp_path / "p.html.tmp"
+    temporary.hardlink_to(path)
+    assert cli("report", path, "-o", tmp_path / "p.html").code == 2
+    assert path.read_text() == before
     page = tmp_path / "r.html"
     page.write_text("mine")
     ran = cli("report", path, "-o", page)

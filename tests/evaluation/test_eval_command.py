@@ -305,12 +305,23 @@ def test_no_file_that_is_read_or_exists_is_replaced(
     there.write_text("mine")
     journal, alias = tmp_path / "a.samples.jsonl", tmp_path / "alias.jsonl"
     alias.symlink_to(samples_file)
+    hard, config = tmp_path / "hard.jsonl", tmp_path / "run.toml"
+    hard.hardlink_to(samples_file)
+    (tmp_path / "new.json.tmp").hardlink_to(samples_file)
+    config.write_text("[eval]\n")
     before = {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
     for call, message in (
         ([samples_file, *words, "--samples-out", samples_file, "--overwrite"], "which is read"),
         ([samples_file, *words, "--samples-out", alias, "--overwrite"], "which is read"),
         ([samples_file, *words, "--samples-out", problem_file, "--overwrite"], "which is read"),
         ([samples_file, *words, "-o", samples_file, "--overwrite"], "which is read"),
+        ([samples_file, *words, "-o", hard, "--overwrite"], "which is read"),
+        ([samples_file, *words, "-o", tmp_path / "new.json"], "which is read"),
+        ([samples_file, *words, "--config", config, "-o", config, "--overwrite"], "which is read"),
+        (
+            ["mini", "--problems", problem_file, "--prompts-out", problem_file, "--overwrite"],
+            "which is read",
+        ),
         ([journal, *words, "-o", a, "--overwrite"], "which is read"),
         ([samples_file, *words, "--samples-out", there], f"{there} exists"),
         ([samples_file, *words, "-o", a, "--samples-out", journal, "--resume"], "itself"),
