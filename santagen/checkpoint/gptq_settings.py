@@ -14,10 +14,12 @@ from typing import Any
 
 from santagen.checkpoint.reader import TensorFiles
 from santagen.config import ModelConfig, read_json
+from santagen.config_values import shown
 from santagen.errors import SantagenError
 
 BITS = (2, 3, 4, 8)
 COMPARED = ("bits", "group_size", "desc_act", "sym", "checkpoint_format")
+FLAGS = ("desc_act", "sym", "is_marlin_format", "load_in_4bit", "load_in_8bit", "lm_head")
 SETTINGS_FILE = "quantize_config.json"  # where config.json has none
 TENSORS = "the tensors gptq_bits and gptq_groupsize"
 ONE_PLACE = "Take settings and weights from the same place."
@@ -85,6 +87,7 @@ def find_settings(directory: Path, config: ModelConfig, files: TensorFiles) -> G
     if path.is_file():
         found.append((SETTINGS_FILE, read_json(path, "download it again")))
     for where, settings in found:
+        _check_flags(where, settings)
         _refuse_other_methods(where, settings)
     _refuse_foreign_tensors(files)
     scalars = _scalar_settings(files)
@@ -108,6 +111,14 @@ def find_settings(directory: Path, config: ModelConfig, files: TensorFiles) -> G
     found = [(where, _flattened(where, settings)) for where, settings in found]
     _refuse_conflicts(found)
     return _merged(found)
+
+
+def _check_flags(where: str, settings: dict[str, Any]) -> None:
+    for key in FLAGS:
+        if not isinstance(settings.get(key), bool | None):
+            raise SantagenError(
+                f"{where} has {key} {shown(settings[key])}; it must be true or false.", ONE_PLACE
+            )
 
 
 def _refuse_other_methods(where: str, settings: dict[str, Any]) -> None:
@@ -225,11 +236,6 @@ def _flattened(where: str, settings: dict[str, Any]) -> dict[str, Any]:
             f"{where} says checkpoint_format {one} and format {two}.",
             "Keep the one that belongs to the weights.",
         )
-    for key in ("desc_act", "sym"):
-        if settings.get(key) not in (None, False, True):
-            raise SantagenError(
-                f"{where} has {key} {settings[key]!r}; it must be true or false.", ONE_PLACE
-            )
     return {**settings, "checkpoint_format": one or two or None}
 
 

@@ -38,6 +38,7 @@ DTYPE_NAMES = {
     "uint32": "U32", "uint64": "U64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
 }  # fmt: skip
 OLD_MAGIC = 0x1950A86A20F9469CFC6C
+PROTOCOLS = (b"\x80\x02", b"\x80\x03")  # how a pickle begins
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, ..., length of the name, of the extra field
 # What a reader meets in a damaged or hostile pickle or zip file.
 DAMAGED = (
@@ -162,7 +163,17 @@ def _read_zip(file: IO[bytes]) -> tuple[Any, dict[str, tuple[int, int]]]:
             key = entry.filename.removeprefix(f"{root}data/")
             starts[key] = (_first_byte(file, entry.header_offset), entry.file_size)
     with archive.open(pickles[0]) as stream:
-        return _Unpickler(io.BytesIO(stream.read())).load(), starts
+        return _Unpickler(_of_fit_protocol(io.BytesIO(stream.read()))).load(), starts
+
+
+def _of_fit_protocol(file: IO[bytes]) -> IO[bytes]:
+    """The file, where a pickle begins that torch too will read without running code."""
+    place = file.tell()
+    start = file.read(2)
+    file.seek(place)
+    if start not in PROTOCOLS:
+        raise ValueError("it is not pickled by protocol 2 or 3, which are all that is read safely")
+    return file
 
 
 def _first_byte(file: IO[bytes], header: int) -> int:
@@ -182,7 +193,7 @@ def _read_old(file: IO[bytes]) -> tuple[Any, dict[str, tuple[int, int]]]:
     _Unpickler(file).load()  # the protocol's version
     if not _Unpickler(file).load()["little_endian"]:
         raise ValueError("its numbers are not little-endian")
-    unpickler = _Unpickler(file)
+    unpickler = _Unpickler(_of_fit_protocol(file))
     table = unpickler.load()
     starts = {}
     for key in _Unpickler(file).load():

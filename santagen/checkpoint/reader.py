@@ -8,6 +8,7 @@ what was asked for. Headers need no torch; pickled files do. Knows nothing of wh
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -219,23 +220,34 @@ def _add_bin_header(files: TensorFiles, file: str) -> dict[str, TensorInfo]:
 
 
 def _add_bin(files: TensorFiles, file: str) -> dict[str, TensorInfo]:
+    """The header is read first: what it refuses, any command refuses in the same words."""
     import torch
 
     path = files.directory / file
+    infos = read_bin_header(path)
     with path.open("rb") as start:
         mappable = start.read(4) == b"PK\x03\x04"  # files of torch < 1.6 can't be mapped
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=mappable)
+        with warnings.catch_warnings():  # of old pickle protocols and storages, which are no news
+            warnings.simplefilter("ignore")
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=mappable)
     except Exception as error:  # torch raises many kinds for a damaged or hostile pickle
         raise damaged(path, error) from None
     if not isinstance(loaded, Mapping):
         raise no_table(file)
-    names = {getattr(torch, v): k for k, v in TORCH_NAMES.items()}
-    infos = {}
-    for name, tensor in loaded.items():
-        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in names:
+    tensors = {str(name): tensor for name, tensor in loaded.items()}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor) or not _is_as_told(tensor, infos.get(name)):
             what = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise no_tensor(file, name, what)
-        infos[name] = TensorInfo(names[tensor.dtype], tuple(tensor.shape), file)
-    files._pickled[file] = loaded
-    return infos
+    files._pickled[file] = tensors
+    return {name: infos[name] for name in tensors}
+
+
+def _is_as_told(tensor: Tensor, info: TensorInfo | None) -> bool:
+    """Whether torch made of a pickle what the header says."""
+    import torch
+
+    if info is None or tensor.layout != torch.strided:
+        return False
+    return tensor.dtype == getattr(torch, TORCH_NAMES[info.dtype]) and tensor.shape == info.shape

@@ -94,6 +94,11 @@ REFUSED: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "planar by its other name": (setting("config.json", format="gptq_p"), ["gptq_p"]),
     "dynamic": (setting("config.json", dynamic={"+:h.0": {"bits": 8}}), ["dynamic"]),
     "quantised head": (setting("config.json", lm_head=True), ["lm_head"]),
+    **{
+        f"{key} as text": (setting("config.json", **{key: "false"}), [f"{key} 'false'", "true or"])
+        for key in ("desc_act", "sym", "is_marlin_format", "load_in_4bit", "load_in_8bit")
+    },
+    "lm_head as text": (setting(Q, lm_head="false"), ["lm_head 'false'", Q]),
     "pack dtype": (setting("config.json", pack_dtype="int16"), ["int16"]),
     "bits": (setting("config.json", bits=5), ["bits 5"]),
     "bits as text": (setting("config.json", bits="4"), ["bits '4'"]),

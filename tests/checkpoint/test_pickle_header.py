@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import warnings
 import zipfile
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ import numpy as np
 import pytest
 import torch
 
+from santagen.checkpoint.layout import decide_layout
 from santagen.checkpoint.pickle_header import read_bin_header
 from santagen.checkpoint.reader import TORCH_NAMES, open_checkpoint
+from santagen.config import ModelConfig
 from santagen.errors import SantagenError
 from tests.fixture_writer import Spec, write_checkpoint
 
@@ -159,3 +163,69 @@ def test_damaged_files_are_refused(tmp_path: Path, spoil: Any, words: list[str])
     for word in words:
         assert word in caught.value.message
     assert caught.value.hint
+
+
+def refusal(folder: Path, without_torch: bool) -> str:
+    """What opening the model in `folder` is refused with."""
+    config = ModelConfig.from_directory(folder)
+    with pytest.raises(SantagenError) as caught:
+        decide_layout(open_checkpoint(folder, without_torch=without_torch), config)
+    assert caught.value.hint
+    return caught.value.message
+
+
+# What is no plain tensor with a name, made when it is wanted, and what is said of it.
+ODD: dict[str, tuple[Callable[[], dict[Any, Any]], str]] = {
+    "number as a name": (lambda: {5: torch.zeros(2)}, "the tensor 5,"),
+    "tuple as a name": (lambda: {("a", 1): torch.zeros(2)}, "the tensor ('a', 1),"),
+    "sparse": (lambda: {"a": torch.ones(2, 2).to_sparse()}, "_rebuild_sparse_tensor"),
+    "sparse rows": (lambda: {"a": torch.ones(2, 2).to_sparse_csr()}, "_rebuild_sparse_tensor"),
+    "without data": (lambda: {"a": torch.ones(2, device="meta")}, "_rebuild_meta_tensor"),
+    "complex": (lambda: {"a": torch.ones(2, dtype=torch.complex64)}, "ComplexFloatStorage"),
+    "a number": (lambda: {"a": 5}, "a, which is int"),
+    "no value": (lambda: {"a": None}, "a, which is NoneType"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # torch calls sparse rows a beta
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("case", ODD)
+def test_with_and_without_torch_the_same_is_refused(tmp_path: Path, case: str, form: str) -> None:
+    weights = write_checkpoint(tmp_path, Spec(dtype="F32"))
+    (tmp_path / "model.safetensors").unlink()
+    odd, words = ODD[case]
+    save(tmp_path, {k: torch.from_numpy(v.copy()) for k, v in weights.items()} | odd(), form)
+    told = refusal(tmp_path, without_torch=True)
+    assert "pytorch_model.bin" in told and words in told
+    assert refusal(tmp_path, without_torch=False) == told
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_hostile_pickle_of_any_protocol_is_refused_quietly(
+    tmp_path: Path, protocol: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(Hostile(), protocol))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(SantagenError, match=r"pytorch_model\.bin .*posix\.system"):
+            open_checkpoint(tmp_path)
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_pickle_protocol_is_read_or_refused_alike_and_quietly(
+    tmp_path: Path, protocol: int, form: str
+) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    torch.save({"a": torch.ones(4)}, path, pickle_protocol=protocol, **FORMS[form])
+    for without_torch in (True, False):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if protocol in (2, 3):
+                files = open_checkpoint(tmp_path, without_torch=without_torch)
+                assert np.array_equal(files.read_array("a"), np.ones(4))
+                continue
+            with pytest.raises(SantagenError, match=r"pytorch_model\.bin .*protocol 2 or 3"):
+                open_checkpoint(tmp_path, without_torch=without_torch)
