@@ -28,6 +28,7 @@ from santagen.cli.ending import end_if_lost
 from santagen.cli.eval_options import EvalOptions
 from santagen.cli.inspect_options import InspectOptions
 from santagen.cli.interrupt import INTERRUPTED
+from santagen.cli.libraries import quiet_libraries
 from santagen.cli.options import GenerateOptions
 from santagen.cli.report_options import ReportOptions
 from santagen.cli.settings import Resolved
@@ -219,4 +220,5 @@ def _run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """The entry point of the `santagen` script and of `python -m santagen`."""
+    quiet_libraries(os.environ)
     sys.exit(run_program(sys.argv[1:]))

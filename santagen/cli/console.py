@@ -18,6 +18,7 @@ from santagen.cli.labelled import many
 from santagen.errors import SantagenError, of_device
 
 DEBUG_VARIABLE = "SANTAGEN_DEBUG"
+CPP_STACK = "\nException raised from"  # where torch's own message ends
 # Line ends and tabs are our own; the last two ranges turn the direction of what follows.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}")
@@ -29,6 +30,11 @@ def rank() -> int:
         return int(os.environ.get("RANK", "0"))
     except ValueError:
         return 0
+
+
+def debugging(environment: Mapping[str, str]) -> bool:
+    """Whether SANTAGEN_DEBUG asks for tracebacks."""
+    return environment.get(DEBUG_VARIABLE, "") not in ("", "0")
 
 
 def is_terminal() -> bool:
@@ -70,7 +76,7 @@ def report_error(error: BaseException, any_rank: bool = False) -> None:
 
     Ranks other than 0 keep it to themselves unless `any_rank`.
     """
-    if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
+    if debugging(os.environ):
         import traceback
 
         for line in traceback.format_exception(error):
@@ -86,7 +92,7 @@ def report_error(error: BaseException, any_rank: bool = False) -> None:
         hint = f"Check the name and its permissions; {DEBUG_VARIABLE}=1 shows where it happened."
         _labelled("error", "31", message, hint, any_rank)
         return
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).partition(CPP_STACK)[0].split())
     _labelled(
         "error",
         "31",

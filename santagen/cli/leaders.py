@@ -250,7 +250,7 @@ class RankZero(Leader):
 
     def _say_interrupted(self) -> None:
         shown = self.shown
-        done = f"{shown.samples_done} of {shown.samples_wanted} samples of this run"
+        done = f"{shown.samples_done} of {shown.samples_wanted} samples of this run are"
         self.rank.say_interrupted(done if self.output else "")
 
 

@@ -168,12 +168,15 @@ class Rank:
     def _told(self, error: Exception) -> Exception:
         if isinstance(error, SantagenError) or not is_lost_connection(error):
             return error
+        who = self.cluster.meeting_point
+        if not is_lost_store(error):
+            who = "A rank of this tensor-parallel group"
         return SantagenError(
-            "A rank of this tensor-parallel group went away: its connection was lost.",
+            f"{who} went away: its connection was lost.",
             "Its own message, or the system's log, may say why (memory, a kill, the network).",
         )
 
-    def say_interrupted(self, done: str = "what was finished") -> None:
+    def say_interrupted(self, done: str = "what was finished is") -> None:
         """After a signal: the user's, the launcher's, or this process's own watch's."""
         if self.cluster.world.rank:
             time.sleep(MANNERS_SECONDS)
@@ -183,7 +186,7 @@ class Rank:
         if lost is not None:
             report_error(SantagenError(f"The run was stopped: {lost}."), any_rank=True)
         output = output_path(self.options.output)
-        where = f": {done} is safe in {output} and the parts beside it." if output else "."
+        where = f": {done} safe in {output} and the parts beside it." if output else "."
         Console(any_rank=True).warn(f"interrupted{where}")
         self._show_resume()
 
@@ -194,8 +197,15 @@ class Rank:
             Console(any_rank=True).say(line)
 
 
+def is_lost_store(error: Exception) -> bool:
+    """Whether the failed connection was to the store that all processes meet at."""
+    from torch import distributed as dist
+
+    return isinstance(error, dist.DistNetworkError | dist.DistStoreError)
+
+
 def is_lost_connection(error: Exception) -> bool:
-    """Whether a collective failed because another process is gone."""
+    """Whether a collective, or talk to the store, failed because another process is gone."""
     from torch import distributed as dist
 
     return isinstance(error, dist.DistError) or (

@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +20,7 @@ from santagen.io.row_fields import BATCH_FIELDS, ID_FIELDS, PROMPT_FIELDS, SAMPL
 from santagen.io.sources import BOM, Digest
 
 LOCAL_FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "json", ".json": "json"}
+REACH_SECONDS = 10.0
 _INTEGER = re.compile(r"-?(0|[1-9]\d*)")
 
 
@@ -83,7 +85,8 @@ def _load(name: str, split: str | None, token: str | None) -> Any:
         if path.is_file():
             loaded = _load_file(datasets, path, split)
         else:
-            loaded = datasets.load_dataset(name, split=split, token=token)
+            with _offline_if_cut_off(datasets, path):
+                loaded = datasets.load_dataset(name, split=split, token=token)
     except SantagenError:
         raise
     except Exception as error:  # datasets, pyarrow, pandas and the hub each raise their own
@@ -96,6 +99,32 @@ def _load(name: str, split: str | None, token: str | None) -> Any:
             )
         loaded = next(iter(loaded.values()))
     return loaded.with_format(None)
+
+
+@contextmanager
+def _offline_if_cut_off(datasets: Any, path: Path) -> Iterator[None]:
+    """Where a first look doesn't reach the hub, let the libraries not wait for it in the block:
+    they would try each file again and again. What is cached is used as before.
+    """
+    from huggingface_hub import constants, get_session
+
+    if path.exists() or constants.HF_HUB_OFFLINE or datasets.config.HF_HUB_OFFLINE:
+        yield
+        return
+    try:
+        get_session().head(constants.ENDPOINT, timeout=REACH_SECONDS)
+    except Exception as error:  # of any HTTP client: no answer at all, since a bad one raises none
+        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+        try:
+            yield
+        except ConnectionError:  # not the library's word, that someone switched the network off
+            raise ConnectionError(
+                f"it is not cached, and the hub gave no answer: {error}"
+            ) from error
+        finally:
+            constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = False
+    else:
+        yield
 
 
 def _refuse(name: str, split: str | None, error: Exception, token: str | None) -> NoReturn:

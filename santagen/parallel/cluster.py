@@ -34,6 +34,8 @@ COLLECTIVE_TIMEOUT = timedelta(hours=1)  # dead peers are noticed long before, b
 LEAVE_SECONDS = 30.0
 POLL_SECONDS = 0.01
 PREFIX = "santagen"
+RANK_ZERO = "Rank 0 of this run"
+LAUNCHER = "The process that started this run's ranks (santagen itself, or torchrun)"
 
 
 class Cluster:
@@ -43,6 +45,7 @@ class Cluster:
         self.world, self.store, self.watch, self.hosts_store = world, store, watch, hosts_store
         self.tensor_parallel = TensorParallel()
         self._spoke: bool | None = None
+        self.meeting_point = RANK_ZERO  # in messages: the process that holds the store
 
     # -- starting ------------------------------------------------------------------------------
 
@@ -59,7 +62,9 @@ class Cluster:
             )
         except dist.DistNetworkError as error:
             raise _unreachable(host, port, error) from None
-        return cls(world, store, Watch(board, world.rank), hosts_store)
+        cluster = cls(world, store, Watch(board, world.rank), hosts_store)
+        cluster.meeting_point = LAUNCHER if by_agent else RANK_ZERO
+        return cluster
 
     def meet(self) -> None:
         """Wait for every rank to join, refuse unequal nodes, and begin to watch."""

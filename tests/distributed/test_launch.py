@@ -97,6 +97,21 @@ def test_kill_9_and_a_resume_with_three(prompts: Path, single: Path, output: Pat
     assert not part_paths(output)
 
 
+def test_kill_9_of_the_launcher(prompts: Path, single: Path, output: Path) -> None:
+    with run([*PROGRAM, *generate(prompts, output, "-dp", "2", *NARROW, "-q")]) as child:
+        wait_for_part(output, child)
+        child.kill()
+        _, err = child.communicate(timeout=60)  # until the last process that it started has ended
+    # Failed rows and the resume may be told too; nothing of the libraries is, though -q or not.
+    known = ("error: ", "warning: ", "hint: ", "Go on with: ")
+    assert all(line.startswith(known) for line in err.splitlines()), err
+    assert err.count("error: ") == err.count("Go on with: ") == 1, err
+    assert "tensor-parallel group" not in err
+    ran = start(2, *generate(prompts, output, *NARROW, "--resume"))
+    assert ran.wait() == [1, 1], ran.err
+    assert output.read_bytes() == single.read_bytes()
+
+
 def test_ctrl_c_ends_all_in_order(prompts: Path, output: Path) -> None:
     with run([*PROGRAM, *generate(prompts, output, "-dp", "2", *NARROW)]) as child:
         wait_for_part(output, child)
