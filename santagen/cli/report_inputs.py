@@ -15,12 +15,11 @@ from santagen.config import read_json
 from santagen.errors import SantagenError
 from santagen.evaluation.compare import compare
 from santagen.evaluation.result import read_result, samples_path
-from santagen.evaluation.statistics import sample_statistics
+from santagen.evaluation.statistics import MOST, sample_statistics
 from santagen.io import manifest
 from santagen.io.output_place import errors_path
 from santagen.report.model import Evaluation, Example, Generation, Report
 
-MOST = 1e15  # of anything that is counted or timed: more is no number that a picture can show
 HINT = "Give results of santagen eval, and outputs or manifests of santagen generate"
 
 
@@ -138,11 +137,14 @@ def _generation(path: Path, label: str) -> Generation:
 
 def _answer(row: dict[str, Any]) -> dict[str, Any]:
     """A row's own fields; for an OpenAI batch row those of its answer."""
-    body = (row.get("response") or {}).get("body") if "response" in row else None
+    response = row.get("response")
+    body = response.get("body") if isinstance(response, dict) else None
     if not isinstance(body, dict):
         return row
-    choice = (body.get("choices") or [{}])[0]
-    return {"usage": body.get("usage"), "finish_reason": choice.get("finish_reason")}
+    choices = body.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    reason = first.get("finish_reason") if isinstance(first, dict) else None
+    return {"usage": body.get("usage"), "finish_reason": reason}
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

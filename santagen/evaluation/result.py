@@ -24,7 +24,7 @@ from santagen.config import read_json
 from santagen.errors import SantagenError
 from santagen.evaluation.files import Sample
 from santagen.evaluation.runner import Verdict
-from santagen.evaluation.statistics import GENERATED_AT
+from santagen.evaluation.statistics import GENERATED_AT, MOST
 from santagen.evaluation.tasks import Task
 from santagen.io.files import OutputLock, refused, write_all, write_atomically
 from santagen.io.manifest import check_identity, scrub
@@ -218,7 +218,7 @@ def read_result(path: Path) -> dict[str, Any]:
             if unfinished
             else "Give a file that santagen eval -o wrote.",
         )
-    scores = result.get("pass_at_k") or {}
+    scores = {} if result.get("pass_at_k") is None else result["pass_at_k"]
     estimates = [*scores.values(), result.get("exact_match")] if isinstance(scores, dict) else [0]
     if not all(map(_is_estimate, estimates)):
         raise SantagenError(f"{path} is damaged: a score is no number.", "Score it again.")
@@ -264,4 +264,4 @@ def _is_summary(problem: Any) -> bool:
 
 
 def _are_counts(found: Any) -> bool:
-    return isinstance(found, dict) and all(type(n) is int and n >= 0 for n in found.values())
+    return isinstance(found, dict) and all(type(n) is int and 0 <= n < MOST for n in found.values())

@@ -10,13 +10,13 @@ no files.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 BINS = 40
 SHOWN_REASONS = 12
+MOST = 1e15  # of anything that is counted or timed: more is no number that a picture can show
 GENERATED_AT = "generated_at"  # seconds since the run began, its interruptions left out
 
 
@@ -33,15 +33,17 @@ def sample_statistics(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         samples += 1
         usage = row.get("usage")
         length = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
-        if type(length) is int and length >= 0:
+        if type(length) is not int or not 0 <= length < MOST:
+            length = None
+        else:
             lengths.append(length)
         if row.get("finish_reason") is not None:
             reasons[str(row["finish_reason"])] += 1
         if row.get("stop_reason") is not None:
             stops[str(row["stop_reason"])] += 1
         at = row.get(GENERATED_AT)
-        if isinstance(at, (int, float)) and math.isfinite(at) and at >= 0:
-            times.append((at, length if type(length) is int else 0))
+        if isinstance(at, (int, float)) and 0 <= at < MOST:
+            times.append((at, length or 0))
     found: dict[str, Any] = {"samples": samples}
     if reasons:
         found["finish_reasons"] = dict(reasons.most_common(SHOWN_REASONS))

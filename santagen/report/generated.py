@@ -18,10 +18,10 @@ def statistics(found: dict[str, Any] | None, prefix: str, title: str) -> Iterabl
 
 
 def _reasons(known: dict[str, Any], prefix: str, title: str) -> Html:
-    counts = known.get("finish_reasons")
-    if not counts:
-        return absent("Finish reasons", "the samples don't say how they ended")
+    counts = known.get("finish_reasons") or {}
     total = sum(counts.values())
+    if not total:
+        return absent("Finish reasons", "the samples don't say how they ended")
     rows = [(name, float(n), f"{n:,} ({100 * n / total:.1f}%)") for name, n in counts.items()]
     cells = [[f"finish: {name}", f"{many:,}"] for name, many in counts.items()]
     stops = known.get("stop_reasons", {})

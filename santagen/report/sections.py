@@ -14,6 +14,8 @@ from santagen.report.grid import problem_grid
 from santagen.report.markup import Child, Html, absent, figure, folded, join, table, tag
 from santagen.report.model import Evaluation, Generation
 
+LARGEST = 1e15  # of the facts that are numbers
+
 
 def evaluation_section(evaluation: Evaluation, prefix: str) -> Html:
     """A result of eval; `prefix` begins the ids of its elements."""
@@ -151,4 +153,6 @@ def _part(whole: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _rounded(value: Any) -> str | None:
-    return f"{value:,.1f}".removesuffix(".0") if isinstance(value, (int, float)) else None
+    """A number for people; None for what is none, or is too large to be one."""
+    known = type(value) in (int, float) and abs(value) < LARGEST
+    return f"{value:,.1f}".removesuffix(".0") if known else None

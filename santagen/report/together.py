@@ -156,7 +156,7 @@ def _changed(changed: dict[str, float], score: str, a: str, b: str) -> Html:
 
 def _estimates(evaluation: Evaluation) -> dict[str, Any]:
     result = evaluation.result
-    found = {f"pass@{k}": estimate for k, estimate in result.get("pass_at_k", {}).items()}
+    found = {f"pass@{k}": estimate for k, estimate in (result.get("pass_at_k") or {}).items()}
     if result.get("exact_match"):
         found["exact match"] = result["exact_match"]
     return found
