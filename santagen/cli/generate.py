@@ -157,7 +157,8 @@ class Job:
 
     def _wanted(self, writer: OutputWriter) -> Iterator[tuple[PromptRow, tuple[int, ...]]]:
         """The rows that have samples left to draw, each with their indices."""
-        for row in self.inputs.prompts:
+        rows = writer.checked(self.inputs.prompts, lambda row: len(self._samples_of(row)))
+        for row in rows:
             left = tuple(i for i in self._samples_of(row) if (row.row_id, i) not in writer.done)
             if left:
                 yield row, left

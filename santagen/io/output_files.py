@@ -14,7 +14,7 @@ is the caller's business, and where it lies io.line_index'. Errors of the system
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,7 +47,7 @@ from santagen.io.parts import (
     remove_parts,
     take_in,
 )
-from santagen.request import RowId
+from santagen.request import PromptRow, RowId
 
 
 class OutputFiles:
@@ -74,6 +74,12 @@ class OutputFiles:
     @property
     def samples(self) -> int:
         return self._index.samples
+
+    def checked(
+        self, rows: Iterable[PromptRow], samples: Callable[[PromptRow], int]
+    ) -> Iterable[PromptRow]:
+        """As LineIndex.checked."""
+        return self._index.checked(rows, samples, self._format == "openai-batch")
 
     def open(self, resume: bool, overwrite: bool) -> None:
         """Check the place, take the lock and read what an earlier run left."""

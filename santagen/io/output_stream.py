@@ -16,7 +16,7 @@ from typing import Any
 from santagen.errors import SantagenError
 from santagen.io.files import refused, write_all
 from santagen.io.line_index import Done
-from santagen.request import RowId
+from santagen.request import PromptRow, RowId
 
 
 class OutputStream:
@@ -57,6 +57,12 @@ class OutputStream:
             buffer = sys.stdout.buffer
             return cls(lambda line: (buffer.write(line), buffer.flush())[1])
         return cls(partial(write_all, fd), fd)
+
+    def checked(
+        self, rows: Iterable[PromptRow], samples: Callable[[PromptRow], int]
+    ) -> Iterable[PromptRow]:
+        """There is nothing of an earlier run."""
+        return rows
 
     def begin(self) -> None:
         """There is nothing to take over."""

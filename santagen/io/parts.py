@@ -104,7 +104,7 @@ def _new_lines(part: Path, done: Done, format: str) -> Iterator[bytes]:
                     continue
                 for index in indices:
                     done.add(row_id, index)
-            except (ValueError, LookupError, TypeError):
+            except (ValueError, LookupError, TypeError, RecursionError):
                 raise SantagenError(
                     f"{part}, line {number} is no record of this run.", CHANGED_HINT
                 ) from None

@@ -8,7 +8,7 @@ What a line holds is io.records' business. Touches no file itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +20,7 @@ from santagen.io.line_index import Done
 from santagen.io.output_files import OutputFiles
 from santagen.io.output_place import is_stream
 from santagen.io.output_stream import OutputStream
-from santagen.request import RowFailure, RowId, SampleOutput
+from santagen.request import PromptRow, RowFailure, RowId, SampleOutput
 
 FORMATS = ("jsonl", "openai-batch")
 
@@ -96,6 +96,16 @@ class OutputWriter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def checked(
+        self, rows: Iterable[PromptRow], samples: Callable[[PromptRow], int]
+    ) -> Iterable[PromptRow]:
+        """The rows of the input as they are, each of which wants `samples(row)` samples.
+
+        Raises SantagenError on the way, or after the last row, where the output holds a sample that
+        none of them wants.
+        """
+        return self._output.checked(rows, samples)
 
     def begin(self) -> None:
         """Take over the output now; from here on parts may be made. Otherwise the first sample

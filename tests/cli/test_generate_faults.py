@@ -106,6 +106,62 @@ def test_a_name_that_is_no_name_is_the_user_s_fault(
     assert ran.err.count("error: ") == ran.err.count("hint: ") == 1
 
 
+@pytest.mark.parametrize("form", ["jsonl", "openai-batch"])
+@pytest.mark.parametrize(
+    ("task_id", "indices", "said"),
+    [
+        ("b", [7], "line 2 holds other samples of row 'b' than those from 0 to 1."),
+        ("c", [3], "line 2 holds other samples of row 'c' than those from 0 to 2."),
+        ("x", [0, 1], "line 2 belongs to a row that is not in the input."),
+    ],
+)
+def test_a_foreign_line_is_refused_before_anything_is_generated(
+    cli: Cli,
+    tmp_path: Path,
+    output: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+    task_id: str,
+    indices: list[int],
+    said: str,
+) -> None:
+    rows: list[dict[str, Any]] = [{"id": name, "prompt": "def f("} for name in "abc"]
+    rows[2]["n"] = 3
+    words = [write_jsonl(tmp_path / "p.jsonl", rows), "-o", output, "--n", "2", *FEW]
+    words += ["--temperature", "1", "--format", form]
+    assert cli.generate(*words).code == 0
+    lines = output.read_bytes()
+    (record, *_), keep = read_jsonl(output), lines.splitlines(keepends=True)[:1]
+    if form == "jsonl":
+        foreign = [record | {"task_id": task_id, "index": index} for index in indices]
+    else:
+        choices = record["response"]["body"]["choices"]
+        record["response"]["body"]["choices"] = [choices[0] | {"index": i} for i in indices]
+        foreign = [record | {"custom_id": task_id}]
+    output.write_bytes(keep[0] + "".join(json.dumps(row) + "\n" for row in foreign).encode())
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with monkeypatch.context() as patched:
+        patched.setattr("santagen.cli.generate.Job._load", lambda _: pytest.fail("a model loads"))
+        ran = cli.generate(*words, "--resume")
+    assert ran.code == 2 and f"error: {output}, {said}" in ran.err and "that line" in ran.err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    output.write_bytes(keep[0])  # as the hint says
+    assert cli.generate(*words, "--resume").code == 0
+    assert output.read_bytes() == lines
+
+
+def test_a_batch_row_without_all_its_samples_is_refused(
+    cli: Cli, prompts: Path, output: Path
+) -> None:
+    words = [prompts, "-o", output, "--n", "2", "--temperature", "1", "--format", "openai-batch"]
+    assert cli.generate(*words, *FEW).code == 0
+    first, *others = read_jsonl(output)
+    del first["response"]["body"]["choices"][1]
+    write_jsonl(output, [first, *others])
+    ran = cli.generate(*words, *FEW, "--resume")
+    assert ran.code == 2 and "line 1 holds other samples of row" in ran.err
+
+
 def test_a_resume_with_another_dtype_is_refused(cli: Cli, prompts: Path, output: Path) -> None:
     assert cli.generate(prompts, "-o", output, *FEW).code == 0
     identity = manifest_of(output)["identity"]
