@@ -25,7 +25,13 @@ from santagen.config import EngineConfig
 from santagen.distributed import TensorParallel
 from santagen.engine.block_manager import BlockManager
 from santagen.engine.llm_engine import LLMEngine
-from santagen.engine.memory import DEFAULT_ROWS, CachePlan, available_ram, plan_cache
+from santagen.engine.memory import (
+    DEFAULT_ROWS,
+    CachePlan,
+    available_ram,
+    plan_cache,
+    refuse_too_large,
+)
 from santagen.engine.model_runner import ModelRunner
 from santagen.engine.output_processor import OutputProcessor
 from santagen.engine.resolve import choose_device, choose_dtype, load_tokenizer, model_config
@@ -92,6 +98,8 @@ class LLM:
                 self.source.path, config, dtype=self.dtype, device=device, **shard
             )
         weights.packed, packing = self._choose_packing(weights)
+        if device.type == "cpu" and not weights.packed:
+            refuse_too_large(self.source.name, config, self.dtype, own.world_size)
         with torch.inference_mode():
             model = FlashSantacoderForCausalLM("", config, weights, attention.backend, own).eval()
         if settings.invariant and device.type == "cuda":

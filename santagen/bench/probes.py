@@ -6,7 +6,6 @@ took before they return. Nothing here knows a model.
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 import time
@@ -15,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from santagen.bench.limit import Rates
-from santagen.engine.memory import CPU_SHARE
+from santagen.engine.memory import CPU_SHARE, available_ram
 
 COPY_BYTES = {"cpu": 1 << 28, "cuda": 1 << 30}  # beyond the caches
 PRODUCT_SIZE = {"cpu": 1024, "cuda": 8192}
@@ -76,12 +75,13 @@ def _least_seconds(call: Callable[[], object], device: torch.device) -> float:
     return min(round_seconds() for _ in range(ROUNDS))
 
 
-def usable_memory(device: torch.device, utilization: float) -> int:
-    """Bytes that a run may take of this device: --gpu-memory-utilization's share, or the CPU
-    engine's own."""
+def usable_memory(device: torch.device, utilization: float, weight_bytes: int) -> int:
+    """Bytes that a run may take of this device: --gpu-memory-utilization's share, or on the CPU
+    the weights and the engine's share of what they leave."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory * utilization)
-    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * CPU_SHARE)
+    free = available_ram()
+    return min(free, weight_bytes + int(CPU_SHARE * max(0, free - weight_bytes)))
 
 
 def device_name(device: torch.device) -> str:

@@ -108,6 +108,7 @@ class Job:
     def _plan(self, source: ModelSource) -> tuple[ModelCard, Any, Any, list[Case]]:
         """The card, shown; the torch device and dtype; what is to be measured."""
         from santagen.bench.probes import usable_memory
+        from santagen.engine.memory import refuse_too_large
         from santagen.engine.resolve import choose_device, choose_dtype, model_config
 
         options, config = self.options, model_config(source)
@@ -117,7 +118,9 @@ class Job:
         cases = make_cases(device.type, config, *(sizes(c) if c else () for c in chosen))
         card = model_card(config, source.name, str(dtype).removeprefix("torch."), dtype.itemsize)
         lengths = {case.length for case in cases} | {config.n_positions}
-        memory = usable_memory(device, options.gpu_memory_utilization)
+        if device.type == "cpu" and options.random_weights is not None:
+            refuse_too_large(source.name, config, dtype)  # a checkpoint may be packed: LLM knows
+        memory = usable_memory(device, options.gpu_memory_utilization, card.weight_bytes)
         for line in card.lines(memory, tuple(sorted(lengths))):
             self.console.say(line)
         return card, device, dtype, cases

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from santagen.checkpoint.inspection import parameter_count
 from santagen.config import EngineConfig, ModelConfig
 from santagen.errors import SantagenError
 from santagen.model.attention import AttentionBackend, CacheShape
@@ -132,6 +133,21 @@ def _room(
     activations = tokens * (4 * config.n_embd + 2 * config.n_inner) * 2
     logits = 3 * min(rows, 2048) * config.vocab_size * 4
     return int(total * settings.gpu_memory_utilization) - in_use - activations - logits
+
+
+def refuse_too_large(name: str, config: ModelConfig, dtype: torch.dtype, ranks: int = 1) -> None:
+    """Refuse weights, as floats of `dtype`, of which one rank's share is more than the machine
+    can give: the system would end the process in the middle of reading them."""
+    needed = parameter_count(config)["total"] * dtype.itemsize // ranks
+    free = available_ram()
+    if needed > free:
+        short = str(dtype).removeprefix("torch.")
+        raise SantagenError(
+            f"The model ({name}) takes {needed / 2**30:.1f} GiB of weights in {short}, and this "
+            f"machine has {free / 2**30:.1f} GiB of memory to give.",
+            "Free memory, or take a smaller model or --dtype, its GPTQ form, a GPU, or a larger "
+            "machine.",
+        )
 
 
 def available_ram() -> int:

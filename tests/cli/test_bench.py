@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from santagen.bench import measure as measuring
+from santagen.bench import probes
 from santagen.bench.card import model_card
 from santagen.bench.cases import Case, Prompts, Repeat, Result, Spread, Timed, make_cases
 from santagen.bench.limit import Limit, Rates
@@ -24,6 +25,7 @@ from santagen.cli.bench_options import BenchOptions
 from santagen.cli.options import GenerateOptions
 from santagen.cli.settings import settings_of
 from santagen.config import EngineConfig, ModelConfig
+from santagen.engine import memory
 from santagen.kernels.packed_linear import storage_key
 from santagen.llm import LLM
 from santagen.request import SamplingParams
@@ -198,6 +200,31 @@ def test_no_file_that_is_read_is_replaced(cli: Cli, tmp_path: Path) -> None:
     ran = cli("bench", "--random-weights", link, "--output-json", link)
     assert ran.code == 2 and "which is read" in ran.err
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_weights_larger_than_the_memory_are_refused_before_they_are_drawn(
+    cli: Cli, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(*arguments: Any, **settings: Any) -> None:
+        raise AssertionError("weights were drawn")
+
+    monkeypatch.setattr("santagen.llm.RandomWeights", draw)
+    monkeypatch.setattr(memory, "available_ram", lambda: 20 << 30)
+    ran = cli("bench", "--random-weights", "starcoder", "--batch-sizes", "1", "--device", "cpu",
+              "--dtype", "bfloat16", "--output-json", output, *SMALL)  # fmt: skip
+    assert (ran.code, ran.out) == (2, "") and not output.exists()
+    assert len(ran.err.splitlines()) == 2
+    assert ran.err.startswith("error: The model (random weights, shape starcoder) takes 28.")
+    assert "20.0 GiB of memory" in ran.err and "\nhint: " in ran.err
+
+
+def test_the_card_counts_what_the_weights_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "available_ram", lambda: 1000)
+    monkeypatch.setattr(probes, "CPU_SHARE", 0.5)
+    cpu = torch.device("cpu")
+    assert [probes.usable_memory(cpu, 0.9, size) for size in (0, 600, 1000, 1001)] == [
+        500, 800, 1000, 1000
+    ]  # fmt: skip
 
 
 def test_torchrun_is_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

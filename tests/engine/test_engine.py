@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from santagen import LLM, SamplingParams, SantagenError
+from santagen.engine import memory
 from santagen.engine.batch import Step
 from santagen.engine.model_runner import ModelRunner, Record
 from santagen.engine.warm_up import load_kernels, rehearse
@@ -36,6 +37,24 @@ def ids_of(llm: LLM, params: SamplingParams, prompts: list[str] = PROMPTS) -> Fo
 @pytest.fixture(scope="module")
 def llm() -> LLM:
     return LLM(device="cpu", max_num_seqs=64)
+
+
+def test_weights_larger_than_the_memory_are_refused_before_they_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def read(*arguments: Any, **settings: Any) -> None:
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr("santagen.llm.FlashSantacoderForCausalLM", read)
+    whole = 6839808 * 4  # the bundled model's parameters in float32
+    monkeypatch.setattr(memory, "available_ram", lambda: whole - 1)
+    with pytest.raises(SantagenError, match=r"0\.0 GiB of weights in float32") as refused:
+        LLM(device="cpu", dtype="float32")
+    assert "--dtype" in refused.value.hint
+    for room, dtype in ((whole, "float32"), (whole // 2, "bfloat16")):
+        monkeypatch.setattr(memory, "available_ram", lambda room=room: room)
+        with pytest.raises(AssertionError, match="were read"):
+            LLM(device="cpu", dtype=dtype)
 
 
 @pytest.fixture(scope="module")
