@@ -25,6 +25,7 @@ ARCHITECTURES = (
 )
 TANH_GELUS = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 ACTIVATIONS = ("gelu", *TANH_GELUS, "relu", "silu")
+DEEPEST = 100  # values within values that a JSON file may hold
 HEAD_TYPES = {"multiquery": True, "multihead": False}
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?)(i?[bB]?)\s*")
@@ -169,6 +170,7 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
     hint = f"{hint[:1].upper()}{hint[1:]}."
     try:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
+        _check_depth(value)
     except FileNotFoundError:
         raise SantagenError(f"{path} does not exist.", hint) from None
     except RecursionError:
@@ -180,6 +182,18 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise SantagenError(f"{path} does not hold a JSON object.", hint)
     return value
+
+
+def _check_depth(value: Any) -> None:
+    """Raise RecursionError for what would end another's recursion later, when it is written."""
+    level = [value] if isinstance(value, dict | list) else []
+    depth = 0
+    while level:
+        depth += 1
+        if depth > DEEPEST:
+            raise RecursionError
+        inner = (v.values() if isinstance(v, dict) else v for v in level)
+        level = [item for part in inner for item in part if isinstance(item, dict | list)]
 
 
 def _check_family(raw: dict[str, Any], where: str) -> None:

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import santagen
 from santagen.config import ModelConfig
 from santagen.errors import SantagenError
 from tests.cli.helpers import Cli, write_jsonl
@@ -41,6 +43,7 @@ WRONG: dict[str, list[Any]] = {
     "model_type": [5],
     "attention_head_type": ["x", 5],
 }
+ASSETS = Path(santagen.__file__).parent / "assets"
 REFUSED = [(name, value) for name, values in WRONG.items() for value in values]
 
 
@@ -118,6 +121,7 @@ def every_command(cli: Cli, folder: Path) -> dict[str, tuple[int, str]]:
     ("file", "text", "words"),
     [
         ("config.json", "[" * 100_000, "nested too deep"),
+        ("config.json", '{"a":' * 500 + "1" + "}" * 500, "nested too deep"),
         ("generation_config.json", "[" * 100_000, "nested too deep"),
         ("quantize_config.json", '{"a":' * 100_000, "nested too deep"),
         ("generation_config.json", '{"eos_token_id": true}', "eos_token_id = True"),
@@ -134,6 +138,25 @@ def test_every_command_refuses_it_alike(
     (tmp_path / "model" / file).write_text(text, "utf-8")
     for command, (code, err) in every_command(cli, tmp_path).items():
         assert code == 2 and words in err and "fault in santagen" not in err, (command, err)
+
+
+@pytest.mark.parametrize(
+    "file", ["model.safetensors.index.json", "tokenizer_config.json", "tokenizer.json"]
+)
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 500 + "1" + "}" * 500])
+def test_generate_and_inspect_refuse_deep_files_alike(
+    tmp_path: Path, cli: Cli, file: str, text: str
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(ASSETS, model)
+    if file.endswith("index.json"):
+        (model / "model.safetensors").unlink()
+    (model / file).write_text(text, "utf-8")
+    found = every_command(cli, tmp_path)
+    for command in ("generate", "inspect"):
+        code, err = found[command]
+        assert code == 2 and f"{file} can't be read as JSON" in err, (command, err)
+        assert "nested too deep" in err and "fault in santagen" not in err
 
 
 def test_every_command_notes_an_end_outside_the_vocabulary(tmp_path: Path, cli: Cli) -> None:

@@ -11,17 +11,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from santagen.config import read_json
-from santagen.errors import SantagenError
+from santagen.errors import SantagenError, first_line
 from santagen.io.fim import FIM_WORDS, sentinel
+from santagen.io.tokenizer_checks import (
+    check_merges,
+    check_parts,
+    check_vocabulary,
+    decoder_ids,
+    eos_token,
+)
 
 if TYPE_CHECKING:
     import tokenizers
 
+SETTINGS = "tokenizer_config.json"
 END_TOKENS = ("<|endoftext|>", "<file_sep>", "<filename>", "<file-sep>")
 
 
@@ -48,37 +58,42 @@ def _is_legacy(directory: Path) -> bool:
 def read_files(path: Path) -> TokenizerFiles:
     """The tokenizer of a directory, or of a tokenizer.json; raises SantagenError."""
     directory, file = (path, path / "tokenizer.json") if path.is_dir() else (path.parent, path)
-    settings = _optional_json(directory / "tokenizer_config.json")
-    try:
-        if file.is_file():
-            inner, added, raw = _modern(file)
-        elif _is_legacy(directory):
-            inner, added, raw = _legacy(directory, settings)
-        else:
-            raise SantagenError(
-                f"{directory} holds no tokenizer.json.",
-                "Copy the model's there, give --tokenizer, or use prompt_token_ids.",
-            )
-    except SantagenError:
-        raise
-    except Exception as error:  # tokenizers raises bare Exception for a damaged file
+    settings = _optional_json(directory / SETTINGS)
+    end = eos_token(settings, directory / SETTINGS)
+    if file.is_file():
+        inner, added, raw = _modern(file)
+    elif _is_legacy(directory):
+        inner, added, raw = _legacy(directory, settings)
+    else:
         raise SantagenError(
-            f"{file} can't be read as a tokenizer: {str(error)[:200]}.", "Download it again."
-        ) from None
+            f"{directory} holds no tokenizer.json.",
+            "Copy the model's there, give --tokenizer, or use prompt_token_ids.",
+        )
     if not inner.get_vocab(with_added_tokens=True):
         raise SantagenError(f"The tokenizer {file} has no tokens.", "Download it again.")
-    named = settings.get("eos_token")
-    named = named.get("content") if isinstance(named, dict) else named
-    eos_token = named if isinstance(named, str) else None
-    return TokenizerFiles(inner, added, eos_token, hashlib.sha256(raw).hexdigest())
+    return TokenizerFiles(inner, added, end, hashlib.sha256(raw).hexdigest())
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """The library raises bare Exception for what it can't read, with a place and no name."""
+    try:
+        yield
+    except Exception as error:
+        raise SantagenError(
+            f"{file} can't be read as a tokenizer, as the tokenizers library says: "
+            f"{first_line(error)[:200]}.",
+            "Download it again.",
+        ) from None
 
 
 def _modern(file: Path) -> tuple[tokenizers.Tokenizer, dict[int, str], bytes]:
     import tokenizers
 
+    description = _to_the_letter(read_json(file, "download it again"), file)
     raw = file.read_bytes()
-    description = _to_the_letter(json.loads(raw.decode("utf-8-sig")), file)
-    inner = tokenizers.Tokenizer.from_str(json.dumps(description))
+    with _reading(file):
+        inner = tokenizers.Tokenizer.from_str(json.dumps(description))
     added = {t["id"]: t["content"] for t in description["added_tokens"]}
     _check_added(inner, description["added_tokens"], file)
     return inner, added, raw
@@ -90,19 +105,22 @@ def _to_the_letter(description: dict[str, Any], file: Path) -> dict[str, Any]:
     Nothing is prepended, normalised, cut, padded or drawn at random; special tokens swallow no
     white space beside them, and a sentinel of the plain vocabulary is read as one token too.
     """
-    model = description.get("model") or {}
+    check_parts(description, file)
+    model = description["model"]
     steps = _steps(description.get("pre_tokenizer"))
     if model.get("type") not in ("BPE", None) or all(s.get("type") != "ByteLevel" for s in steps):
         raise SantagenError(
             f"{file} is no byte-level BPE tokenizer, which every GPT-BigCode model has.",
             "Take the tokenizer files from the same place as the weights.",
         )
+    check_vocabulary(model.get("vocab"), file)
     for name in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(name):  # the library may even end the process over one
             raise SantagenError(
                 f"{file} sets {name}, which no byte-level BPE tokenizer has.",
                 "Take the tokenizer files from the same place as the weights.",
             )
+    check_merges(model.get("merges"), model["vocab"], file)
     for step in steps:
         if "add_prefix_space" in step:
             step["add_prefix_space"] = False
@@ -136,10 +154,10 @@ def _check_added(inner: tokenizers.Tokenizer, added: list[dict[str, Any]], file:
 
 
 def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """A pre-tokenizer's or decoder's steps, a sequence's opened up."""
+    """A pre-tokenizer's steps, a sequence's opened up."""
     if not part:
         return []
-    inner = part.get("pretokenizers") or part.get("decoders") or []
+    inner = part.get("pretokenizers") or []
     return [part, *(step for one in inner for step in _steps(one))]
 
 
@@ -154,14 +172,15 @@ def _legacy(directory: Path, settings: dict[str, Any]) -> tuple[Any, dict[int, s
     from tokenizers.implementations import ByteLevelBPETokenizer
 
     vocab, merges = directory / "vocab.json", directory / "merges.txt"
-    wrapped = ByteLevelBPETokenizer.from_file(str(vocab), str(merges), add_prefix_space=False)
+    check_vocabulary(read_json(vocab, "download it again"), vocab)
+    with _reading(merges):
+        wrapped = ByteLevelBPETokenizer.from_file(str(vocab), str(merges), add_prefix_space=False)
     inner = tokenizers.Tokenizer.from_str(wrapped.to_str())
     known: dict[str, int] = inner.get_vocab()
-    special = {
-        token["content"]: int(number)
-        for number, token in (settings.get("added_tokens_decoder") or {}).items()
-    }
-    special.update(_optional_json(directory / "added_tokens.json"))
+    special = decoder_ids(settings, directory / SETTINGS)
+    more = _optional_json(directory / "added_tokens.json")
+    check_vocabulary(more, directory / "added_tokens.json")
+    special.update(more)
     for value in _optional_json(directory / "special_tokens_map.json").values():
         for token in value if isinstance(value, list) else [value]:
             text = token.get("content") if isinstance(token, dict) else token

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -304,3 +305,84 @@ def test_the_fingerprint_follows_the_file(tmp_path: Path) -> None:
     other = Tokenizer.from_directory(copy_tokenizer(tmp_path / "b", mark="_"))
     assert same.fingerprint == BUNDLED.fingerprint != other.fingerprint
     assert len(same.fingerprint) == 64
+
+
+# What stands in tokenizer.json in place of what belongs there, and what is said of it.
+MISSHAPEN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "no model": (lambda v: v.pop("model"), "it has no model"),
+    "model null": (lambda v: v.update(model=None), "it has no model"),
+    "model": (lambda v: v.update(model=5), "model = 5, which must be an object"),
+    "no vocab": (lambda v: v["model"].pop("vocab"), "vocab = None, which must be an object"),
+    "vocab": (lambda v: v["model"].update(vocab=[]), "vocab = [], which must be an object"),
+    "lacking": (lambda v: v["model"]["vocab"].pop("!"), "its vocabulary lacks '!'"),
+    "id as text": (lambda v: v["model"]["vocab"].update(x="y"), "the id of 'x' = 'y'"),
+    "id below 0": (lambda v: v["model"]["vocab"].update(x=-4), "the id of 'x' = -4"),
+    "huge id": (lambda v: v["model"]["vocab"].update(x=2**32 - 1), "the id of 'x' = 4294967295"),
+    "no merges": (lambda v: v["model"].pop("merges"), "merges = None, which must be a list"),
+    "merges": (lambda v: v["model"].update(merges=[5]), "merges = 5, which must be pairs"),
+    "three": (lambda v: v["model"].update(merges=["a b c"]), "merges = 'a b c', which must be"),
+    "product": (lambda v: v["model"].update(merges=[["!", "~"]]), "merges '!' and '~', but"),
+    "added": (lambda v: v.update(added_tokens=5), "added_tokens = 5, which must be a list"),
+    "added token": (lambda v: v.update(added_tokens=[{}]), "added_tokens = {}, which must be"),
+    "added id": (lambda v: v["added_tokens"][0].update(id="x"), "'<|endoftext|>' = 'x'"),
+    "special": (lambda v: v["added_tokens"][0].update(special="x"), "special = 'x', which"),
+    "steps": (lambda v: v.update(pre_tokenizer=[1]), "pre_tokenizer = [1], which must be"),
+    "inner": (lambda v: v["pre_tokenizer"].update(pretokenizers=[5]), "pretokenizers = 5, which"),
+    "decoder": (lambda v: v.update(decoder=5), "decoder = 5, which must be an object"),
+}
+
+
+@pytest.mark.parametrize("case", MISSHAPEN)
+def test_what_is_wrong_with_a_tokenizer_is_said_in_words(tmp_path: Path, case: str) -> None:
+    change, words = MISSHAPEN[case]
+    folder = copy_tokenizer(tmp_path / "t", change)
+    assert words in refused(folder) and "tokenizer.json" in refused(folder)
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(SantagenError) as caught:
+        Tokenizer.from_directory(folder)
+    assert caught.value.hint
+    for word in ("object has no attribute", "not subscriptable", "untagged", "KeyError"):
+        assert word not in caught.value.message
+    return caught.value.message
+
+
+@pytest.mark.parametrize("content", ["[1]", "null", "5"])
+def test_a_tokenizer_that_is_no_object_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    assert "does not hold a JSON object" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("end", [5, {"content": 5}, ["x"], {"content": ["x"]}])
+def test_an_end_token_of_the_wrong_kind_is_named(tmp_path: Path, end: Any) -> None:
+    folder = copy_tokenizer(tmp_path / "t")
+    edit_json(folder / "tokenizer_config.json", lambda value: value.update(eos_token=end))
+    assert "tokenizer_config.json has eos_token = " in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "value", "words"),
+    [
+        ("vocab.json", ["a"], "vocab.json does not hold a JSON object"),
+        ("vocab.json", {"a": "b"}, "the id of 'a' = 'b'"),
+        ("added_tokens.json", {"a": None}, "the id of 'a' = None"),
+        ("tokenizer_config.json", {"added_tokens_decoder": 5}, "added_tokens_decoder = 5"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"7": "x"}}, "decoder = 'x'"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": {"content": "y"}}}, "= 'x'"),
+    ],
+)
+def test_legacy_files_of_the_wrong_form_are_named(
+    tmp_path: Path, file: str, value: Any, words: str
+) -> None:
+    (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "ab": 2}), "utf-8")
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n", "utf-8")
+    assert Tokenizer.from_directory(tmp_path).vocab_size == 3
+    (tmp_path / file).write_text(json.dumps(value), "utf-8")
+    assert words in refused(tmp_path) and file in refused(tmp_path)
+
+
+def test_legacy_merges_that_are_none_are_named(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b": 1}), "utf-8")
+    (tmp_path / "merges.txt").write_text("a b c d\n", "utf-8")
+    assert "merges.txt" in refused(tmp_path)
