@@ -92,3 +92,8 @@ def without_token(error: BaseException, token: str | None) -> tuple[str, BaseExc
     for secret in secrets:
         reason = reason.replace(secret, "***")
     return reason.splitlines()[0][:200], None if secrets else error
+
+
+def many(count: int, word: str) -> str:
+    """1 row, 2,000 rows"""
+    return f"{count:,} {word}" + ("" if count == 1 else "s")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from santagen.cli.labelled import many
 from santagen.cli.progress import Progress, Tally, duration
 from santagen.evaluation.pass_at_k import CONFIDENCE_Z, pass_at_k
 from santagen.evaluation.runner import Verdict
@@ -40,7 +41,7 @@ class Counts:
             mean = sum(values) / len(values)
             more = "" if texts else f" ±{_samples(pairs):.1f} ±{_problems(values, mean):.1f}"
             if len(pairs) < len(seen):
-                more += f" of {len(pairs)} problems"
+                more += f" of {many(len(pairs), 'problem')}"
             texts.append(f"pass@{k} {100 * mean:.1f}%{more}")
         return texts
 

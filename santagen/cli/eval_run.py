@@ -114,7 +114,7 @@ class Evaluation:
         )
         for tier, reason in pool.sandbox.refused.items():
             self.console.warn(f"sandbox tier {tier} does not work here: {reason}")
-        self.console.say(f"sandbox {pool.sandbox.tier}, {pool.workers} workers")
+        self.console.say(f"sandbox {pool.sandbox.tier}, {many(pool.workers, 'worker')}")
         return pool
 
     def _self_check(self, task: Task, pool: Pool) -> SelfCheck:

@@ -260,12 +260,16 @@ class Job:
         if self.output is None or not self._begun or "--resume" in told:
             return
         self.console.warn(
-            f"{self._done()} of this run are safe in {self.output}.",
+            self._done_safe(),
             f"Go on with: {resume_command(self.settings, 'generate')}",
         )
 
     def _done(self) -> str:
-        return f"{self.tally.samples_done} of {self.tally.samples_wanted} samples"
+        return f"{self.tally.samples_done} of {many(self.tally.samples_wanted, 'sample')}"
+
+    def _done_safe(self) -> str:
+        verb = "is" if self.tally.samples_wanted == 1 else "are"
+        return f"{self._done()} of this run {verb} safe in {self.output}."
 
     def _say_interrupted(self) -> None:
         output, done = self.output, self._done()
@@ -280,7 +284,7 @@ class Job:
             )
             return
         self.console.warn(
-            f"interrupted: {done} of this run are safe in {output}.",
+            f"interrupted: {self._done_safe()}",
             f"Go on with: {resume_command(self.settings, 'generate')}",
         )
 
@@ -290,7 +294,8 @@ class Job:
         tokens = stats.get("generated_tokens", 0)
         rate = f", {stats['tokens_per_second']:,.0f} tok/s" if tokens else ""
         self.console.say(
-            f"{tally.samples_done} samples, {tokens:,} tokens in {seconds:.1f} s{rate}"
+            f"{many(tally.samples_done, 'sample')}, {many(tokens, 'token')} in {seconds:.1f} s"
+            + rate
             + (f", written to {output}" if output else "")
         )
         if degenerate := self.degenerate.warning():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from santagen.errors import many as many
+
 LABEL = 13  # columns
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 Text = str | list[str]
@@ -17,11 +19,6 @@ def labelled(rows: Iterable[tuple[str, Text]]) -> list[str]:
         lines.append(f"{label:<{LABEL}}{first}")
         lines += [f"{'':<{LABEL}}{line}" for line in rest]
     return lines
-
-
-def many(count: int, word: str) -> str:
-    """1 row, 2,000 rows"""
-    return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
 def size(count: int) -> str:

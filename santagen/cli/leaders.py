@@ -19,6 +19,7 @@ import numpy as np
 from santagen.cli.console import Console
 from santagen.cli.generate import TOKENISED_TOGETHER, Job
 from santagen.cli.generate_inputs import Inputs
+from santagen.cli.labelled import many
 from santagen.cli.model import engine_settings
 from santagen.cli.progress import Progress, with_rate
 from santagen.errors import SantagenError
@@ -250,7 +251,7 @@ class RankZero(Leader):
 
     def _say_interrupted(self) -> None:
         shown = self.shown
-        done = f"{shown.samples_done} of {shown.samples_wanted} samples of this run are"
+        done = f"{shown.samples_done} of {many(shown.samples_wanted, 'sample')} of this run are"
         self.rank.say_interrupted(done if self.output else "")
 
 

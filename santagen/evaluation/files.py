@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from santagen.errors import SantagenError
+from santagen.errors import SantagenError, many
 from santagen.evaluation.problems import Problem
 from santagen.evaluation.statistics import GENERATED_AT
 from santagen.evaluation.task_sources import (
@@ -93,7 +93,8 @@ def read_samples(path: Path, task: Task) -> SampleFile:
 def _bigcode_rows(value: list[list[Any]], task: Task, path: Path) -> Iterator[dict[str, Any]]:
     if len(value) > len(task.problems):
         raise SantagenError(
-            f"{path} holds {len(value)} problems, and task {task.name} has {len(task.problems)}.",
+            f"{path} holds {many(len(value), 'problem')}, and task {task.name} has "
+            f"{len(task.problems)}.",
             "Name the task that the file was made for with --task.",
         )
     for problem, texts in zip(task.problems, value, strict=False):

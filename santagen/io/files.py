@@ -18,7 +18,7 @@ import select
 from collections.abc import Iterable
 from pathlib import Path
 
-from santagen.errors import SantagenError
+from santagen.errors import SantagenError, many
 
 BUFFER_BYTES = 1 << 20
 # What file systems without locks answer (Lustre without -o flock, some network shares).
@@ -131,7 +131,7 @@ def refused(output: Path | None, error: OSError, kept: int) -> SantagenError:
     """What to tell of a failed write to `output` (None: a stream) that holds `kept` samples."""
     if isinstance(error, BrokenPipeError):
         return SantagenError(
-            f"The reader of the output went away after {kept} samples.",
+            f"The reader of the output went away after {many(kept, 'sample')}.",
             "Write to a file with -o to keep them.",
         )
     reason = os.strerror(error.errno) if error.errno else str(error)
@@ -147,5 +147,5 @@ def refused(output: Path | None, error: OSError, kept: int) -> SantagenError:
     else:
         hint = "Give another -o."
     if output is not None and kept:
-        message += f" {kept} samples are safe in it."
+        message += f" {many(kept, 'sample')} {'is' if kept == 1 else 'are'} safe in it."
     return SantagenError(message, hint)

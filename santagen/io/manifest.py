@@ -57,7 +57,7 @@ def read_manifest(output: Path) -> dict[str, Any] | None:
     path = manifest_path(output)
     if not path.exists():
         return None
-    manifest = read_json(path, OVERWRITE_HINT)
+    manifest = read_json(path, OVERWRITE_HINT.removesuffix("."))
     if manifest.get("format_version") != FORMAT_VERSION:
         raise SantagenError(
             f"{path} has format_version {manifest.get('format_version')!r}; "

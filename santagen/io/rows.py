@@ -52,8 +52,9 @@ def _parse_line(line: bytes, where: str) -> Any:
     try:
         return decode_line(text)
     except json.JSONDecodeError as error:
+        fault = error.msg.removesuffix(" at")  # "... starting at"
         raise RowError(
-            f"{where}: the line is not JSON: {error.msg} at column {error.colno}.",
+            f"{where}: the line is not JSON: {fault} at column {error.colno}.",
             "Each line holds one whole JSON object; a file that is one plain prompt "
             "must not end in .jsonl.",
         ) from None
@@ -183,6 +184,11 @@ class RowReader:
 def _take_column(fields: dict[str, Any], column: str, where: str) -> dict[str, Any]:
     """Use field `column` as the prompt; what else could be one is then ordinary data."""
     if fields.get(column) is None:
+        if column in fields:
+            raise RowError(
+                f"{where}: {column!r}, which the prompt is to be taken from, is null.",
+                "Give it some text, or name another field with --prompt-column.",
+            )
         raise RowError(
             f"{where}: the row has no {column!r} to take its prompt from; its fields are "
             f"{_names(fields)}.",
@@ -196,6 +202,12 @@ def _prompt_fields(fields: dict[str, Any], where: str) -> dict[str, Any]:
     """The one way in which the row says its prompt, as PromptRow's arguments."""
     given = [name for name in PROMPT_FIELDS if fields.get(name) is not None]
     if not given:
+        empty = [name for name in PROMPT_FIELDS if name in fields]
+        if empty:
+            null = "is null" if len(empty) == 1 else "are null"
+            raise RowError(
+                f"{where}: the row has no prompt: {' and '.join(empty)} {null}.", PROMPT_HINT
+            )
         raise RowError(
             f"{where}: the row has no prompt; its fields are {_names(fields)}.", PROMPT_HINT
         )

@@ -275,8 +275,9 @@ def _json_list(file: BinaryIO, name: str, digest: Digest | None) -> Iterator[tup
     try:
         yield from _elements(text)
     except json.JSONDecodeError as error:
+        fault = error.msg.removesuffix(" at")  # "... starting at"
         raise SantagenError(
-            f"{name} is not a JSON list of prompts: {error.msg} at line {error.lineno}, "
+            f"{name} is not a JSON list of prompts: {fault} at line {error.lineno}, "
             f"column {error.colno}.",
             "A .json file holds one list, [row, row, ...]; one row per line is .jsonl.",
         ) from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from santagen.errors import many
 from santagen.report import charts
 from santagen.report.generated import statistics
 from santagen.report.grid import problem_grid
@@ -42,7 +43,7 @@ def generation_section(run: Generation, prefix: str) -> Html:
     else:
         parts = [_run_facts(manifest)]
     if run.failed_rows:
-        parts.append(tag("p", f"{run.failed_rows:,} rows failed."))
+        parts.append(tag("p", f"{many(run.failed_rows, 'row')} failed."))
     settings = {} if manifest is None else {k: v for k, v in manifest.items() if k != "identity"}
     return tag(
         "section",
@@ -113,8 +114,8 @@ def _classes(evaluation: Evaluation, prefix: str) -> Html | None:
 def _added_up(result: dict[str, Any], name: str = "classes") -> dict[str, int]:
     totals: dict[str, int] = {}
     for problem in result["problems"].values():
-        for kind, many in problem.get(name, {}).items():
-            totals[kind] = totals.get(kind, 0) + many
+        for kind, count in problem.get(name, {}).items():
+            totals[kind] = totals.get(kind, 0) + count
     return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
 
 

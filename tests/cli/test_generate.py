@@ -345,6 +345,12 @@ def test_fp8_needs_a_gpu(cli: Cli, prompts: Path, output: Path) -> None:
     assert not output.exists()
 
 
+def test_one_sample_of_one_token_is_told_as_such(cli: Cli, tmp_path: Path, output: Path) -> None:
+    prompts = write_jsonl(tmp_path / "one.jsonl", [{"prompt": "def f("}])
+    ran = cli("generate", prompts, "-o", output, "--max-tokens", "1")
+    assert "\n1 sample, 1 token in " in ran.err
+
+
 def test_an_output_that_is_an_input_is_refused(cli: Cli, prompts: Path) -> None:
     before = prompts.read_bytes()
     ran = cli("generate", prompts, "-o", prompts, "--overwrite")

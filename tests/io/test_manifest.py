@@ -106,3 +106,12 @@ def test_a_broken_or_foreign_manifest_is_named(tmp_path: Path, text: str) -> Non
     manifest_path(output).write_text(text, encoding="latin-1")
     with pytest.raises(SantagenError, match=r"out\.jsonl\.manifest\.json"):
         read_manifest(output)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format_version": 0}'])
+def test_a_damaged_one_is_refused_with_a_hint_that_ends_once(tmp_path: Path, text: str) -> None:
+    output = tmp_path / "out.jsonl"
+    manifest_path(output).write_text(text)
+    with pytest.raises(SantagenError) as caught:
+        read_manifest(output)
+    assert caught.value.hint == "Start again with --overwrite, or choose another -o."

@@ -115,7 +115,9 @@ BAD_ROWS: list[tuple[Any, list[str]]] = [
     (b'{"seed": ' + b"9" * 5000 + b"}", []),
     ({"prompt": ""}, ["prompt", "empty"]),
     ({"prompt": 3}, ["prompt", "number"]),
-    ({"prompt": None}, ["no prompt"]),
+    ({"prompt": None}, ["no prompt: prompt is null."]),
+    ({"prefix": None, "suffix": None}, ["no prompt: prefix and suffix are null."]),
+    (b'{"prompt": "half', ["Unterminated string starting at column 12."]),
     ({"prompt": ["a"]}, ["prompt", "list"]),
     ({"prompt": "half \ud800"}, ["surrogate", "ud800"]),
     ({"text": "x"}, ["no prompt", "text"]),
@@ -238,6 +240,13 @@ def test_shards_part_the_rows_and_agree_about_repeated_ids(write: Write) -> None
     assert [[f.number for f in shard.failures] for shard in shards] == [[], [4, 7], []]
     assert {s.fingerprint for s in shards} == {whole.fingerprint}
     assert {s.total_rows for s in shards} == {10}
+
+
+def test_a_column_that_is_null_and_a_list_that_is_cut_are_told_as_such(write: Write) -> None:
+    null = only_failure(write([{"text": None}]), prompt_column="text")
+    assert null.endswith("'text', which the prompt is to be taken from, is null.")
+    with pytest.raises(SantagenError, match="string starting at line 1, column 2"):
+        read_prompts([write('["half', "p.json")])
 
 
 def test_the_limit_comes_before_the_shard(write: Write) -> None:

@@ -154,6 +154,14 @@ def test_a_refusal_of_the_system_comes_with_what_helps(number: int, hint: str) -
     assert hint in error.hint
 
 
+def test_one_sample_is_told_as_one() -> None:
+    full = OSError(errno.ENOSPC, "x")
+    assert "1 sample is safe in it." in refused(Path("o"), full, 1).message
+    assert "2 samples are safe in it." in refused(Path("o"), full, 2).message
+    gone = refused(None, BrokenPipeError(), 1).message
+    assert gone == "The reader of the output went away after 1 sample."
+
+
 def test_outputs_that_can_not_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SantagenError, match=r"The folder .*no way of the output") as caught:
         open_writer(tmp_path / "no way" / "out.jsonl")
