@@ -99,6 +99,6 @@ def end_ids(
         named = shown(beyond if len(beyond) > 1 else beyond[0])
         notes = (
             f"{where} has eos_token_id {named}, which is outside the model's vocabulary of "
-            f"{vocab_size:,} ids and ends nothing: the tokenizer's end tokens do",
+            f"{vocab_size:,} ids and is not used",
         )
     return tuple(number for number in dict.fromkeys(ids) if number not in beyond), notes

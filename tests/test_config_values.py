@@ -164,3 +164,22 @@ def test_every_command_notes_an_end_outside_the_vocabulary(tmp_path: Path, cli: 
     write_checkpoint(tmp_path / "model", Spec(config={"eos_token_id": 50256}))
     for command, (code, err) in every_command(cli, tmp_path).items():
         assert code == 0 and "eos_token_id 50256" in err, (command, err)
+
+
+def test_the_tokenizer_ends_where_the_settings_can_not(tmp_path: Path, cli: Cli) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(ASSETS, model)
+    write_json(model / "generation_config.json", {"eos_token_id": 99999})
+    raw = json.loads((model / "config.json").read_text("utf-8"))
+    write_json(model / "config.json", raw | {"eos_token_id": 50256})
+    code, out, _ = cli("inspect", model, "--json")
+    report = json.loads(out)
+    assert code == 0 and report["tokenizer"]["eos_ids"] == [4091]
+    assert report["architecture"]["eos_token_ids"] == []
+    assert [n for n in report["notes"] if "50256" in n] and str(report["notes"]).count("99999") == 1
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"prompt": "def add(a, b):\n"}])
+    ran = [
+        cli("generate", rows, "-m", folder, "--device", "cpu", "--token-ids") for folder in
+        (model, ASSETS)
+    ]  # fmt: skip
+    assert ran[0].code == 0 and ran[0].samples == ran[1].samples

@@ -245,8 +245,8 @@ def _check_unread(
     for name, info in files.infos():
         if name not in wanted and name not in spare and not BUFFERS.fullmatch(name):
             raise SantagenError(
-                f"{info.file} holds the tensor {name}, which a {config.n_layer}-layer GPT-BigCode "
-                f"model ({layout.describe()}) does not have.",
+                f"{info.file} holds the tensor {name}, which a GPT-BigCode model of n_layer "
+                f"{config.n_layer} ({layout.describe()}) does not have.",
                 "config.json does not belong to these weights, or they are of another model.",
             )
 
