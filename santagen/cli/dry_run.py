@@ -10,6 +10,7 @@ from santagen.cli.console import Console
 from santagen.cli.generate_inputs import Inputs
 from santagen.cli.model import engine_settings
 from santagen.cli.options import GenerateOptions
+from santagen.cli.rows_progress import RowsProgress, shows_rows
 from santagen.config import EngineConfig, ModelConfig
 from santagen.io.requests import RequestBuilder
 from santagen.request import RowFailure
@@ -35,15 +36,16 @@ def dry_run(options: GenerateOptions, inputs: Inputs, console: Console) -> int:
     )
     failures = list(inputs.prompts.failures)
     rows = samples = tokens = longest = truncated = 0
-    for request in builder.build_many(inputs.prompts):
-        if isinstance(request, RowFailure):
-            failures.append(request)
-            continue
-        rows += 1
-        samples += len(request.sample_indices)
-        tokens += len(request.prompt_token_ids)
-        longest = max(longest, len(request.prompt_token_ids))
-        truncated += request.truncated_tokens > 0
+    with RowsProgress("tokenising", len(inputs.prompts), shows_rows(options)) as progress:
+        for request in builder.build_many(progress.over(inputs.prompts)):
+            if isinstance(request, RowFailure):
+                failures.append(request)
+                continue
+            rows += 1
+            samples += len(request.sample_indices)
+            tokens += len(request.prompt_token_ids)
+            longest = max(longest, len(request.prompt_token_ids))
+            truncated += request.truncated_tokens > 0
     for note in config.notes:
         console.warn(note)
     console.remarks(builder.warnings)

@@ -15,7 +15,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from santagen.cli.model import engine_settings, numerics
 from santagen.cli.options import GenerateOptions
 from santagen.cli.output import output_path
 from santagen.cli.progress import Progress, Tally, with_rate
+from santagen.cli.rows_progress import RowsProgress, shows_rows
 from santagen.cli.settings import Resolved
 from santagen.io.output_place import errors_path
 from santagen.parallel.world import World, sizes
@@ -155,17 +156,26 @@ class Job:
             format=options.format,
         )
 
-    def _wanted(self, writer: OutputWriter) -> Iterator[tuple[PromptRow, tuple[int, ...]]]:
+    def _left(self, writer: OutputWriter) -> Iterator[tuple[PromptRow, tuple[int, ...]]]:
+        """As `_wanted`, for the pass before the model is loaded: shows how far it is."""
+        with self._passing("finding what is left to draw") as progress:
+            yield from self._wanted(writer, progress.over(self.inputs.prompts))
+
+    def _passing(self, what: str) -> RowsProgress:
+        return RowsProgress(what, len(self.inputs.prompts), shows_rows(self.options))
+
+    def _wanted(
+        self, writer: OutputWriter, prompts: Iterable[PromptRow]
+    ) -> Iterator[tuple[PromptRow, tuple[int, ...]]]:
         """The rows that have samples left to draw, each with their indices."""
-        rows = writer.checked(self.inputs.prompts, lambda row: len(self._samples_of(row)))
-        for row in rows:
+        for row in writer.checked(prompts, lambda row: len(self._samples_of(row))):
             left = tuple(i for i in self._samples_of(row) if (row.row_id, i) not in writer.done)
             if left:
                 yield row, left
 
     def _to_do(self, writer: OutputWriter) -> Iterator[tuple[PromptRow, tuple[int, ...]]]:
         """Of these, the ones that this process generates."""
-        return self._wanted(writer)
+        return self._wanted(writer, self.inputs.prompts)
 
     def _samples_of(self, row: PromptRow) -> range:
         return range(row.overrides.get("n", self.inputs.params.n))
@@ -174,7 +184,7 @@ class Job:
         """How many samples are left to draw."""
         if not len(writer.done):
             return self.inputs.prompts.samples(self.inputs.params.n)
-        return sum(len(left) for _, left in self._wanted(writer))
+        return sum(len(left) for _, left in self._left(writer))
 
     def _generate(self, writer: OutputWriter) -> dict[str, Any]:
         llm = self._load()
@@ -211,7 +221,9 @@ class Job:
                 self._fail(writer, result)
 
     def _finish(self, writer: OutputWriter, summary: dict[str, Any]) -> None:
-        writer.finish(((row.row_id, row.number) for row in self.inputs.prompts), summary)
+        with self._passing("putting the samples into order") as progress:
+            rows = progress.over(self.inputs.prompts)
+            writer.finish(((row.row_id, row.number) for row in rows), summary)
 
     def _requests(self, llm: LLM, writer: OutputWriter) -> Iterator[Request | RowFailure]:
         """Tokenised as the engine asks for them."""

@@ -9,7 +9,7 @@ import dataclasses
 import shlex
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,10 @@ from santagen.cli.console import Console
 from santagen.cli.model import find_model
 from santagen.cli.options import GenerateOptions
 from santagen.cli.output import output_path, refuse_read, settings_files
-from santagen.errors import SantagenError
+from santagen.cli.rows_progress import READING, ReadingProgress, input_size, shows_rows
+from santagen.errors import SantagenError, many
 from santagen.io.prompts import PromptSet, read_prompts
+from santagen.io.read_count import ReadCount
 from santagen.request import SamplingParams
 
 if TYPE_CHECKING:
@@ -46,7 +48,10 @@ def read_inputs(options: GenerateOptions, console: Console) -> Inputs:
     """Check the options against each other, validate every prompt, find the model."""
     check_together(options)
     params = sampling_params(options)
-    with said_if_slow(console, "reading and checking every prompt before anything else"):
+    seen, shown = ReadCount(), shows_rows(options)
+    # What is silent without progress is said once; with progress, nothing is.
+    said = nullcontext() if shown else said_if_slow(console, READING)
+    with said, ReadingProgress(seen, input_size(options), shown):
         prompts = read_prompts(
             list(options.prompts),
             dataset=options.dataset,
@@ -57,12 +62,14 @@ def read_inputs(options: GenerateOptions, console: Console) -> Inputs:
             limit=options.limit,
             shard=parse_shard(options.shard),
             defaults=params,
+            count=seen,
         )
     if options.strict and prompts.failures:
         first = prompts.failures[0]
         count = len(prompts.failures)
         raise SantagenError(
-            f"{count} of {count + len(prompts)} rows are bad; the first: {first.error}",
+            f"{count} of {many(count + len(prompts), 'row')} {'is' if count == 1 else 'are'} bad; "
+            f"the first: {first.error}",
             first.hint or "Mend them, or run without --strict to use the others.",
         )
     if not prompts.total_rows:

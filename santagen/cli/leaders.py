@@ -166,7 +166,7 @@ class RankZero(Leader):
 
     def _count_what_is_left(self, writer: OutputWriter) -> int:
         numbers, partial, samples = [], {}, 0
-        for row, left in self._wanted(writer):
+        for row, left in self._left(writer):
             numbers.append(row.number)
             samples += len(left)
             if len(left) < len(self._samples_of(row)):
@@ -246,8 +246,9 @@ class RankZero(Leader):
         return self.stats.generated_tokens + self.generated_elsewhere
 
     def _finish(self, writer: OutputWriter, summary: dict[str, Any]) -> None:
-        rows = ((row.row_id, row.number) for row in self.inputs.prompts)
-        writer.finish(rows, summary, self.parts)
+        with self._passing("putting the samples into order") as progress:
+            rows = ((row.row_id, row.number) for row in progress.over(self.inputs.prompts))
+            writer.finish(rows, summary, self.parts)
 
     def _say_interrupted(self) -> None:
         shown = self.shown

@@ -1,4 +1,4 @@
-"""How far a run is: rows, tokens per second and the time left, from its first second on.
+"""How far a run is, from its first second on: rows, tokens per second and the time left.
 
 On a terminal one line is redrawn (by rich); elsewhere a plain line is printed every few seconds. A
 thread of its own looks at the counts, so that a long step of the engine doesn't hide time passing.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from santagen.cli.console import is_terminal, rank
+from santagen.cli.labelled import many
 
 FIRST_SECONDS = 1.0  # the first plain line comes early, the others seldom
 PLAIN_SECONDS = 5.0
@@ -61,34 +62,30 @@ def duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-class Progress(AbstractContextManager["Progress"]):
-    """Shows `tally` while the block runs. `tokens` says how many were generated so far."""
+class Live(ABC):
+    """Shows `line()` while the block runs, on rank 0 where `enabled`."""
 
-    def __init__(self, tally: Tally, tokens: Callable[[], int], enabled: bool = True) -> None:
-        self._tally = tally
-        self._tokens = tokens
+    patience = 0.0  # seconds before a terminal's line appears
+
+    def __init__(self, enabled: bool = True) -> None:
         self._enabled = enabled and rank() == 0
         self._started = time.monotonic()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
+    @abstractmethod
     def line(self) -> str:
         """The state in words."""
-        tally, tokens = self._tally, self._tokens()
-        seconds = time.monotonic() - self._started
-        rate = tokens / seconds if seconds > 0 else 0.0
-        parts = [
-            f"{tally.samples_done}/{tally.samples_wanted} samples",
-            f"{tokens:,} tokens",
-            f"{rate:,.0f} tok/s",
-            f"{duration(seconds)} elapsed",
-            f"{duration(tally.seconds_left(tokens, seconds))} left",
-        ]
-        if tally.failed_rows:
-            parts.insert(1, f"failed rows: {tally.failed_rows}")
-        return ", ".join(parts)
 
-    def __enter__(self) -> Progress:
+    @abstractmethod
+    def reached(self) -> tuple[int, int]:
+        """(done, of how many) for the bar; of 0 where that isn't known."""
+
+    def begun(self) -> bool:
+        """Whether a terminal's line is ours yet."""
+        return True
+
+    def __enter__(self) -> Self:
         if self._enabled:
             target = self._redraw if is_terminal() else self._print_lines
             self._thread = threading.Thread(target=target, name="progress", daemon=True)
@@ -108,6 +105,11 @@ class Progress(AbstractContextManager["Progress"]):
             wait = PLAIN_SECONDS
 
     def _redraw(self) -> None:
+        if self.patience and self._stop.wait(self.patience):
+            return
+        while not self.begun():
+            if self._stop.wait(REDRAW_SECONDS):
+                return
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bar
@@ -121,11 +123,42 @@ class Progress(AbstractContextManager["Progress"]):
             redirect_stdout=False,  # stdout carries data
         )
         with bar:
-            task = bar.add_task(self.line(), total=self._tally.samples_wanted or None)
+            task = bar.add_task(self.line(), total=None)
             while True:
-                done, wanted = self._tally.samples_done, self._tally.samples_wanted
+                done, total = self.reached()
                 bar.update(
-                    task, description=self.line(), completed=done, total=wanted, refresh=True
+                    task,
+                    description=self.line(),
+                    completed=done,
+                    total=total or None,
+                    refresh=True,
                 )
                 if self._stop.wait(REDRAW_SECONDS):
                     return
+
+
+class Progress(Live):
+    """Shows `tally` while the block runs. `tokens` says how many were generated so far."""
+
+    def __init__(self, tally: Tally, tokens: Callable[[], int], enabled: bool = True) -> None:
+        super().__init__(enabled)
+        self._tally = tally
+        self._tokens = tokens
+
+    def reached(self) -> tuple[int, int]:
+        return self._tally.samples_done, self._tally.samples_wanted
+
+    def line(self) -> str:
+        tally, tokens = self._tally, self._tokens()
+        seconds = time.monotonic() - self._started
+        rate = tokens / seconds if seconds > 0 else 0.0
+        parts = [
+            f"{tally.samples_done}/{tally.samples_wanted} samples",
+            many(tokens, "token"),
+            f"{rate:,.0f} tok/s",
+            f"{duration(seconds)} elapsed",
+            f"{duration(tally.seconds_left(tokens, seconds))} left",
+        ]
+        if tally.failed_rows:
+            parts.insert(1, f"failed rows: {tally.failed_rows}")
+        return ", ".join(parts)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from santagen.errors import RowError, SantagenError
+from santagen.io.read_count import ReadCount
 from santagen.io.rows import RowReader, parse_row
 from santagen.io.sources import Source, open_source
 from santagen.request import PromptRow, RowFailure, SamplingParams
@@ -37,12 +38,13 @@ def read_prompts(
     limit: int | None = None,
     shard: tuple[int, int] | None = None,
     defaults: SamplingParams | None = None,
+    count: ReadCount | None = None,
 ) -> PromptSet:
     """Open and validate the whole input; see PromptSet.
 
     `limit` takes the first rows and then `shard` (i, count) every count-th of them, both by row
     number. `token` is for a dataset of the hub. `defaults` are the settings that rows override, to
-    find rows that contradict them.
+    find rows that contradict them. `count` is kept up to date meanwhile.
     Raises SantagenError for what concerns the input as a whole: a missing file, a cut gzip.
     """
     if limit is not None and limit < 0:
@@ -66,7 +68,7 @@ def read_prompts(
         from santagen.io.dataset_source import DatasetSource
 
         sources.append(DatasetSource(dataset, split, wanted, token))
-    return PromptSet(sources, RowReader(keep, prompt_column, defaults), limit, shard)
+    return PromptSet(sources, RowReader(keep, prompt_column, defaults), limit, shard, count)
 
 
 class PromptSet:
@@ -87,6 +89,7 @@ class PromptSet:
         reader: RowReader,
         limit: int | None = None,
         shard: tuple[int, int] | None = None,
+        count: ReadCount | None = None,
     ) -> None:
         self._sources = list(sources)
         self._reader = reader
@@ -99,7 +102,7 @@ class PromptSet:
         self.total_rows = 0
         self.fingerprint = ""
         self.failures: list[RowFailure] = []
-        self._validate()
+        self._validate(count or ReadCount())
         self._bad = {failure.number for failure in self.failures}
         self._length = len(range(len(self._lines))[self._as_slice()]) - len(self.failures)
 
@@ -175,12 +178,12 @@ class PromptSet:
     def _as_slice(self) -> slice:
         return slice(None) if self._shard is None else slice(self._shard[0], None, self._shard[1])
 
-    def _validate(self) -> None:
+    def _validate(self, count: ReadCount) -> None:
         ids = array("Q")  # two words of a digest per row
         owners = array("Q")  # the number of the row each id belongs to
         digests = []
         for source in self._sources:
-            digest = hashlib.sha256()
+            digest = count.sha256()
             self._first_row.append(self.total_rows)
             for line, payload in source.rows(digest):
                 if self._limit is None or self.total_rows < self._limit:
@@ -190,6 +193,7 @@ class PromptSet:
                         ids.frombytes(key)
                         owners.append(self.total_rows)
                 self.total_rows += 1
+                count.rows = self.total_rows
             self._rows_of_source.append(self.total_rows - self._first_row[-1])
             digests.append(digest)
         joined = b"".join(digest.digest() for digest in digests)

@@ -229,7 +229,7 @@ def test_a_long_silence_is_explained(
     monkeypatch.setattr(inputs, "SLOW_SECONDS", 0.02)
     monkeypatch.setattr(inputs, "read_prompts", slowly(inputs.read_prompts))
     monkeypatch.setattr(generate.Job, "_open_writer", slowly(generate.Job._open_writer))
-    ran = cli.generate(prompts, "-o", output, "--resume", *FEW)
+    ran = cli.generate(prompts, "-o", output, "--resume", *FEW, "--no-progress")
     assert "reading and checking every prompt" in ran.err and f"what {output} holds" in ran.err
     assert "every prompt" not in cli.generate(prompts, "-o", output, "--resume", *FEW, "-q").err
 
