@@ -252,7 +252,8 @@ class RankZero(Leader):
 
     def _say_interrupted(self) -> None:
         shown = self.shown
-        done = f"{shown.samples_done} of {many(shown.samples_wanted, 'sample')} of this run are"
+        verb = "is" if shown.samples_wanted == 1 else "are"
+        done = f"{shown.samples_done} of {many(shown.samples_wanted, 'sample')} of this run {verb}"
         self.rank.say_interrupted(done if self.output else "")
 
 

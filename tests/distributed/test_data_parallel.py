@@ -66,7 +66,7 @@ def test_a_killed_rank_and_a_resume_with_three(prompts: Path, single: Path, outp
     ran.processes[0].terminate()
     codes = ran.wait()
     assert codes[1] == -signal.SIGKILL and codes[0] == 130, ran.err
-    assert "is safe in" in ran.err
+    assert "samples of this run are safe in" in ran.err
     assert ran.err.count("Go on with: santagen generate") == 1
     assert "--data-parallel-size 2" in ran.err
     assert part_paths(output)
