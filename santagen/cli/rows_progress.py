@@ -11,7 +11,7 @@ from santagen.cli.progress import Live
 from santagen.io.read_count import ReadCount
 
 Row = TypeVar("Row")
-READING = "reading and checking every prompt before anything else"
+READING = "reading and checking every prompt"
 PATIENCE_SECONDS = 0.5  # most passes are over by then: nothing flickers
 
 
