@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,7 @@ class Evaluation:
                     overwrite=options.overwrite,
                 )
                 stack.callback(self.result.close)
+                self.result.check_wanted(self._wanted(task))
             try:
                 pool = self._pool(task)
                 if pool is not None:
@@ -100,6 +101,15 @@ class Evaluation:
                 "them."
             )
         return head_of_samples(self.options, task, self.samples_file)
+
+    def _wanted(self, task: Task) -> Callable[[str, int], bool]:
+        """Whether sample `index` of `task_id` is one of this run."""
+        if self.samples_file is not None:
+            there = {(sample.task_id, sample.index) for sample in self.samples_file.samples}
+            return lambda task_id, index: (task_id, index) in there
+        assert self.sampling is not None
+        chosen, n = task.by_id(), self.sampling.params.n
+        return lambda task_id, index: task_id in chosen and 0 <= index < n
 
     def _pool(self, task: Task) -> Pool | None:
         if not task.runs_programs:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ class ResultFile:
         self.seconds_before = 0.0  # of the run's earlier parts
         self.verdicts: dict[tuple[str, int], Verdict] = {}
         self.waiting: dict[tuple[str, int], Sample] = {}
+        self._lines: dict[tuple[str, int], int] = {}  # of the journal: the first of each sample
 
     @property
     def seconds(self) -> float:
@@ -133,6 +134,7 @@ class ResultFile:
                 row = json.loads(line)
                 self.seconds_before = max(self.seconds_before, _number(row.pop(ELAPSED, 0.0)))
                 self._recall(row)
+                self._lines.setdefault((row["task_id"], row["index"]), number)
             except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
                 raise SantagenError(
                     f"{journal}, line {number} is damaged ({type(error).__name__}: {error}).",
@@ -149,6 +151,17 @@ class ResultFile:
             self.waiting[key] = Sample(
                 *key, row["completion"], row.get("solution"), row.get("extra", {})
             )
+
+    def check_wanted(self, wanted: Callable[[str, int], bool]) -> None:
+        """Refuse a journal with a sample that this run doesn't want; names its line."""
+        for (task_id, index), number in self._lines.items():
+            if not wanted(task_id, index):
+                raise SantagenError(
+                    f"{samples_path(self.path)}, line {number} holds sample {index} of {task_id}, "
+                    "which is none of this run.",
+                    "Something else changed the file: remove that line, or start again with "
+                    "--overwrite.",
+                )
 
     def generated(self, sample: Sample) -> None:
         """A sample is there, not yet judged."""

@@ -296,6 +296,27 @@ def test_prompts_for_generate_give_the_same_samples(cli: Any, tmp_path: Path) ->
     assert {"prefix", "suffix", "max_tokens", "stop"} <= set(json.loads(row))
 
 
+@pytest.mark.parametrize("change", [{"index": 77}, {"index": -1}, {"task_id": "else"}])
+@pytest.mark.parametrize("by_model", [True, False])
+def test_a_foreign_line_of_the_journal_is_refused(
+    cli: Any, samples_file: Path, problem_file: Path, tmp_path: Path,
+    change: dict[str, Any], by_model: bool,
+) -> None:  # fmt: skip
+    out = tmp_path / "r.json"
+    words = ["mini-infilling", "--limit", 1, "-o", out]
+    if not by_model:
+        words = [samples_file, "--problems", problem_file, ALLOW, "-o", out]
+    assert cli(*words).code == 0
+    journal = samples_path(out)
+    before = journal.read_text().splitlines(keepends=True)
+    foreign = json.loads(before[0]) | change
+    journal.write_text("".join([*before, json.dumps(foreign) + "\n"]))
+    ran = cli(*words, "--resume")
+    assert ran.code == 2 and f"{journal}, line {len(before) + 1} holds sample" in ran.err
+    journal.write_text("".join(before))
+    assert cli(*words, "--resume").code == 0
+
+
 def test_no_file_that_is_read_or_exists_is_replaced(
     cli: Any, samples_file: Path, problem_file: Path, tmp_path: Path
 ) -> None:
