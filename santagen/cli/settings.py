@@ -254,6 +254,8 @@ def _read_config(
         raise SantagenError(f"--config {path} can't be read: {reason}.", hint) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SantagenError(f"--config {path} is not TOML: {error}.", hint) from None
+    except RecursionError:
+        raise SantagenError(f"--config {path} is nested too deep to be settings.", hint) from None
     own = content.pop(command, {})
     if not isinstance(own, dict):
         raise SantagenError(f"{command} in {path} is not a table.", hint)

@@ -150,6 +150,12 @@ def test_a_missing_config_file(tmp_path: Path) -> None:
         generate({"config": str(tmp_path / "absent.toml")})
 
 
+def test_a_config_file_that_is_nested_too_deep_is_named(config: Path) -> None:
+    config.write_text("x = " + "[" * 3000 + "]" * 3000)
+    with pytest.raises(SantagenError, match=r"run\.toml is nested too deep"):
+        generate({"config": str(config)})
+
+
 def test_escapes_are_decoded_from_the_shell_but_not_from_a_file(config: Path) -> None:
     assert generate({"stop": [r"\ndef", r"a\\n", r"\t"]}).options.stop == ("\ndef", "a\\n", "\t")
     assert generate({}, {"SANTAGEN_GENERATE_STOP": r"\nclass "}).options.stop == ("\nclass ",)
