@@ -61,14 +61,16 @@ class TensorParallel:
         """From each rank's columns of all rows, [rows, n], to all columns of this rank's rows,
         [rows / world_size rounded up, n * world_size]; rows past the end are zero."""
         rows, width = x.shape
-        size = -(-rows // self.world_size)
+        start, stop = self.share(rows)
+        size = stop - start
         sent = torch.nn.functional.pad(x, (0, 0, 0, size * self.world_size - rows)).contiguous()
         parts = torch.empty_like(sent)
         torch.distributed.all_to_all_single(parts, sent, group=self.group)
         return parts.view(self.world_size, size, width).transpose(0, 1).reshape(size, -1)
 
     def gather_rows(self, x: Tensor, size: int, rows: int) -> Tensor:
-        """[rows, ...] of the ranks' shares of `size` rows, the last ones possibly shorter."""
+        """The first `rows` rows of the ranks' shares of `size` rows, the last of which may have
+        fewer: [rows, ...]."""
         missing = size - x.shape[0]
         sent = torch.cat([x, x.new_zeros(missing, *x.shape[1:])]) if missing else x
         width = sent[0].numel()

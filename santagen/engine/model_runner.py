@@ -102,24 +102,23 @@ class ModelRunner:
             logits = self.graphs.logits(launched)
         else:
             logits = self.decode_logits(size, step.max_context)
-        share = self._share(launched)
-        first = min(self.parallel.rank * share, size) if share else 0
-        own = range(first, min(first + share, size) if share else size)
+        shared = self._shares(launched)
+        start, stop = self.parallel.share(launched) if shared else (0, size)
+        own = range(min(start, size), min(stop, size))
         data = self.table.data[:size]
         record = data[own.start : own.stop]
         # The drawn token stands one past the fed one.
         position = record[:, columns.POSITION] + 1
         drawn = self.sampler.draw(logits[: len(own)], record, position, own, step.features)
-        if share:
-            drawn = drawn.of_all(self.parallel, share, size)
+        if shared:
+            drawn = drawn.of_all(self.parallel, stop - start, size)
         self.sampler.note(drawn.tokens, range(size), step.features)
         advance_rows(data, drawn.tokens, self.sampler.ends, columns.IGNORE_EOS)
         return drawn
 
-    def _share(self, size: int) -> int:
-        """Rows that each rank draws of a decode step; 0 where every rank draws them all."""
-        ranks = self.parallel.world_size
-        return -(-size // ranks) if ranks > 1 and size >= SHARED_ROWS else 0
+    def _shares(self, size: int) -> bool:
+        """Whether each rank draws a share of a decode step's rows, not every rank all of them."""
+        return self.parallel.world_size > 1 and size >= SHARED_ROWS
 
     def decode_logits(self, size: int, max_context: int) -> Tensor:
         """The forward of rows [0, size), of the ranks' shares of them where they share the draw:
@@ -132,7 +131,7 @@ class ModelRunner:
         block_table = self.table.block_table[:size]
         logits, _ = self.model(
             token, position, None, self.layers, block_table, slot, seqlen, max_context,
-            own_rows=self._share(size) > 0,
+            own_rows=self._shares(size),
         )  # fmt: skip
         return logits
 

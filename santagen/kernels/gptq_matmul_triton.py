@@ -23,7 +23,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from santagen.config import TANH_GELUS
 from santagen.kernels.activation_triton import activate
 from santagen.kernels.gptq_packed import PackedWeight
-from santagen.kernels.triton_support import early_launch, interpreted
+from santagen.kernels.triton_support import early_launch, has_hopper, interpreted
 
 
 class Config(NamedTuple):
@@ -223,12 +223,7 @@ def takes_pairs(weight: PackedWeight, x: Tensor) -> bool:
     """Whether two codes at once become bfloat16, by PTX that needs compute capability 9."""
     if interpreted() or x.dtype != torch.bfloat16 or weight.words.dtype != torch.int16:
         return False
-    return _capability(x.device) >= (9, 0)
-
-
-@cache
-def _capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
+    return has_hopper(x.device)
 
 
 @cache

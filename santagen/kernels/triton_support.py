@@ -31,6 +31,11 @@ def runs_triton(x: Tensor) -> bool:
 
 
 @cache
+def has_hopper(device: torch.device) -> bool:
+    """A CUDA device of compute capability 9 or more."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 def early_launch(device: torch.device) -> dict[str, Any]:
     """Arguments of a kernel that may be launched before the one it follows has ended.
 
@@ -38,6 +43,4 @@ def early_launch(device: torch.device) -> dict[str, Any]:
     gdc_launch_dependents where the next one's programs may take up room. Few rows gain: what a
     launch costs is hidden. It needs compute capability 9.
     """
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
-        return {"EARLY": False}
-    return {"EARLY": True, "launch_pdl": True}
+    return {"EARLY": True, "launch_pdl": True} if has_hopper(device) else {"EARLY": False}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from santagen.errors import many
 from santagen.report import charts
 from santagen.report.markup import Html, absent, figure, folded, table, tag
 from santagen.report.model import Evaluation, Report
@@ -79,11 +80,11 @@ def comparison(report: Report) -> Html | None:
             "section", tag("h2", "Comparison"), absent("The comparison", report.no_comparison)
         )
     a, b = (evaluation.label for evaluation in report.evaluations[:2])
-    many = f"{found['problems']:,} problem" + ("" if found["problems"] == 1 else "s")
+    problems = many(found["problems"], "problem")
     return tag(
         "section",
         tag("h2", f"Comparison of {b} with {a}: {found['task']}"),
-        tag("p", f"Paired by problem, over {many} that both have."),
+        tag("p", f"Paired by problem, over {problems} that both have."),
         _partial(found["partial"], {"a": a, "b": b}),
         _left_over(a, found["only_a"]),
         _left_over(b, found["only_b"]),
