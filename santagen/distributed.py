@@ -19,11 +19,24 @@ Item = TypeVar("Item")
 
 
 class FastSum(Protocol):
-    """A sum over the ranks for some tensors; every rank is asked for the same ones."""
+    """A sum over the ranks for some tensors, and its LayerNorm (kernels.layer_norm) for some; every
+    rank is asked for the same ones."""
 
     def takes(self, x: Tensor) -> bool: ...
 
     def __call__(self, x: Tensor) -> Tensor: ...
+
+    def takes_norm(self, x: Tensor) -> bool: ...
+
+    def layer_norm(
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
+        place: Tensor | None,
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True)

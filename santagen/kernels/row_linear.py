@@ -15,7 +15,7 @@ from santagen.kernels.layer_norm import add_layer_norm_reference
 from santagen.kernels.triton_support import runs_triton
 
 MAX_WIDTH = 8192  # inputs of a normed product, held in registers
-MAX_NUMBERS = 2048 * 8192  # of a weight: the libraries read larger ones faster
+MAX_NUMBERS = 2048 * 8192  # of a normed product's weight: each of its many programs norms x
 Norm = tuple[Tensor | None, Tensor, Tensor, float]  # residual [1, K], weight, bias [K], eps
 
 
@@ -26,8 +26,7 @@ def takes_row(x: Tensor, weight: Tensor, normed: bool) -> bool:
         rows == 1
         and x.element_size() == 2
         and width % 256 == 0
-        and weight.numel() <= MAX_NUMBERS
-        and not (normed and width > MAX_WIDTH)
+        and not (normed and (width > MAX_WIDTH or weight.numel() > MAX_NUMBERS))
         and weight.is_contiguous()
         and runs_triton(x)
     )

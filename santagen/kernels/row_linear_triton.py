@@ -14,7 +14,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from santagen.kernels.activation_triton import gelu_tanh
 from santagen.kernels.layer_norm_triton import standardise
-from santagen.kernels.row_linear import Norm
+from santagen.kernels.row_linear import MAX_NUMBERS, Norm
 from santagen.kernels.triton_support import early_launch
 
 
@@ -68,6 +68,8 @@ def _row_linear_kernel(
 
 def tile_config(outputs: int, width: int, normed: bool) -> tuple[int, int, int]:
     """(BLOCK_N, BLOCK_K, num_warps): about 128 bytes of weights a thread in flight."""
+    if outputs * width > MAX_NUMBERS and not normed:
+        return (4, 2048, 4) if width > 4096 else (2, 4096, 4)
     block_k = triton.next_power_of_2(width) if normed else min(triton.next_power_of_2(width), 4096)
     block_n = max(1, min(8192 // block_k, triton.next_power_of_2(max(outputs // 528, 1))))
     return block_n, block_k, min(8, max(2, block_n * block_k // 2048))

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from santagen.config import TANH_GELUS
-from santagen.distributed import TensorParallel
 from santagen.errors import SantagenError
 from santagen.kernels.fp8 import (
     norm_quantize_rows,
@@ -20,7 +19,7 @@ from santagen.kernels.fp8 import (
 )
 from santagen.kernels.triton_support import has_triton
 from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
-from santagen.model.layers import FastLayerNorm, Linear, TensorParallelRowLinear
+from santagen.model.layers import FastLayerNorm, Linear
 
 FIRST_CAPABILITY = (8, 9)  # of GPUs with float8 products
 MULTIPLE = 16  # of a product's inner and outer sizes
@@ -35,13 +34,9 @@ class Fp8Linear(nn.Module):
         self.weight, self.scale = nn.Parameter(weight, False), nn.Parameter(scale, False)
         self.bias = linear.bias
         self.gelu_before = gelu_before
-        self.parallel: TensorParallel | None = None
-        if isinstance(linear, TensorParallelRowLinear):
-            self.parallel = linear.parallel
 
     def _product(self, q: Tensor, scale: Tensor) -> Tensor:
-        y = scaled_product(q, scale, self.weight, self.scale, self.bias)
-        return y if self.parallel is None else self.parallel.all_reduce(y)
+        return scaled_product(q, scale, self.weight, self.scale, self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self._product(*quantize_rows(x, self.gelu_before))
@@ -50,6 +45,7 @@ class Fp8Linear(nn.Module):
         self, norm: FastLayerNorm, x: Tensor, residual: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """(this product of norm(x + residual), x + residual)."""
+        x = norm.parallel.all_reduce(x)
         q, scale, total = norm_quantize_rows(x, residual, norm.weight, norm.bias, norm.eps)
         return self._product(q, scale), total
 

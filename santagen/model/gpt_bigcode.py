@@ -75,7 +75,7 @@ class FlashMQAttention(nn.Module):
         prefill: bool,
         prefill_cache_indices: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """(attention of norm(hidden + residual), hidden + residual)."""
+        """(this rank's part of the attention of norm(hidden + residual), hidden + residual)."""
         rows, size = hidden.shape[0], self.head_size
         tokens = rows if prefill else slots.shape[0]
         qkv, residual = self.c_attn.after_norm(norm, hidden, residual)
@@ -125,22 +125,23 @@ class MLP(nn.Module):
     def forward(
         self, norm: FastLayerNorm, hidden: Tensor, residual: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """(MLP of norm(hidden + residual), hidden + residual)."""
+        """(this rank's part of the MLP of norm(hidden + residual), hidden + residual)."""
         inner, residual = self.c_fc.after_norm(norm, hidden, residual)
         return self.c_proj(inner), residual
 
 
 class Block(nn.Module):
-    """Pre-norm layer; the residual sum is carried beside the branch that will be added to it."""
+    """Pre-norm layer; the residual sum is carried beside the branch that will be added to it, and
+    that is summed over the ranks, by the next norm."""
 
     def __init__(
         self, prefix: str, config: ModelConfig, weights: Weights, parallel: TensorParallel
     ) -> None:
         super().__init__()
         eps = config.layer_norm_epsilon
-        self.ln_1 = FastLayerNorm(f"{prefix}.ln_1", weights, eps)
+        self.ln_1 = FastLayerNorm(f"{prefix}.ln_1", weights, eps, parallel)
         self.attn = FlashMQAttention(f"{prefix}.attn", config, weights, parallel)
-        self.ln_2 = FastLayerNorm(f"{prefix}.ln_2", weights, eps)
+        self.ln_2 = FastLayerNorm(f"{prefix}.ln_2", weights, eps, parallel)
         self.mlp = MLP(f"{prefix}.mlp", config, weights, parallel)
 
     def forward(
@@ -160,16 +161,16 @@ class FlashSantacoderModel(nn.Module):
         super().__init__()
         self.parallel = parallel
         self.wte = TensorParallelEmbedding(
-            f"{prefix}.wte.weight", config.vocab_size, weights, parallel, reduce=False
+            f"{prefix}.wte.weight", config.vocab_size, weights, parallel
         )
         self.wpe = TensorParallelEmbedding(
-            f"{prefix}.wpe.weight", config.n_positions, weights, parallel, reduce=False
+            f"{prefix}.wpe.weight", config.n_positions, weights, parallel
         )
         self.h = nn.ModuleList(
             Block(f"{prefix}.h.{layer}", config, weights, parallel)
             for layer in range(config.n_layer)
         )
-        self.ln_f = FastLayerNorm(f"{prefix}.ln_f", weights, config.layer_norm_epsilon)
+        self.ln_f = FastLayerNorm(f"{prefix}.ln_f", weights, config.layer_norm_epsilon, parallel)
 
     def forward(
         self,
@@ -185,7 +186,7 @@ class FlashSantacoderModel(nn.Module):
         if self.parallel.world_size == 1:
             hidden = embed(input_ids, position_ids, self.wte.weight, self.wpe.weight)
         else:
-            hidden = self.parallel.all_reduce(self.wte(input_ids) + self.wpe(position_ids))
+            hidden = self.wte(input_ids) + self.wpe(position_ids)  # the first norm adds up
         if not prefill and hidden.device.type == "cpu":
             hidden = add_rows(hidden, rounded_rows(hidden.shape[0]))
         residual: Tensor | None = None

@@ -1,7 +1,8 @@
 """The sharded pieces a GPT-BigCode model is made of: embedding, products, norm, head.
 
-Column-parallel products need no communication, row-parallel ones end in one all-reduce and carry
-their bias on rank 0 alone. Weights arrive in Linear orientation [out, in] from
+Column-parallel products need no communication. Row-parallel ones, which carry their bias on rank 0
+alone, and the embedding give each rank its part of a sum, and the LayerNorm that follows adds the
+parts up: two all-reduces a layer. Weights arrive in Linear orientation [out, in] from
 `checkpoint.weights.Weights`, whatever the file's.
 """
 
@@ -57,7 +58,11 @@ class Linear(nn.Module):
         self, norm: FastLayerNorm, x: Tensor, residual: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """(this product of norm(x + residual), x + residual); a lone row takes one kernel."""
-        if not self.invariant and self.gelu_or_none and takes_row(x, self.weight, normed=True):
+        alone = norm.parallel.world_size == 1
+        if (
+            alone and not self.invariant and self.gelu_or_none
+            and takes_row(x, self.weight, normed=True)
+        ):  # fmt: skip
             settings = (residual, norm.weight, norm.bias, norm.eps)
             return row_linear(x, self.weight, self.bias, self.act is not None, settings)
         normed, total = norm(x, residual)
@@ -86,42 +91,32 @@ class TensorParallelColumnLinear(Linear):
 
 
 class TensorParallelRowLinear(Linear):
-    """A product whose inputs are sharded; its forward ends in an all-reduce."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, parallel: TensorParallel) -> None:
-        super().__init__(weight, bias if parallel.rank == 0 else None)
-        self.parallel = parallel
+    """A product whose inputs are sharded: its output is this rank's part of a sum."""
 
     @classmethod
     def load(
         cls, prefix: str, weights: Weights, inp: tuple[int, int], parallel: TensorParallel
-    ) -> TensorParallelRowLinear:
-        return cls(*weights.get_linear(prefix, inp=inp), parallel)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.parallel.all_reduce(super().forward(x))
+    ) -> Linear:
+        weight, bias = weights.get_linear(prefix, inp=inp)
+        return cls(weight, bias if parallel.rank == 0 else None)
 
 
 class TensorParallelEmbedding(nn.Module):
-    """A table sharded over its rows. Without `reduce`, ids of other ranks give zeros to be summed
-    later."""
+    """A table sharded over its rows: ids of other ranks give zeros, this rank's part of a sum."""
 
-    def __init__(
-        self, name: str, rows: int, weights: Weights, parallel: TensorParallel, reduce: bool = True
-    ) -> None:
+    def __init__(self, name: str, rows: int, weights: Weights, parallel: TensorParallel) -> None:
         super().__init__()
-        self.parallel, self.reduce = parallel, reduce
+        self.world_size = parallel.world_size
         self.first, self.last = parallel.share(rows)
         table = weights.get_rows(name, self.first, self.last)
         self.weight = nn.Parameter(table, requires_grad=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        if self.parallel.world_size == 1:
+        if self.world_size == 1:
             return F.embedding(ids, self.weight)
         own = (ids >= self.first) & (ids < self.last)
         rows = F.embedding(torch.where(own, ids - self.first, 0), self.weight)
-        rows = rows.masked_fill_(~own.unsqueeze(-1), 0)
-        return self.parallel.all_reduce(rows) if self.reduce else rows
+        return rows.masked_fill_(~own.unsqueeze(-1), 0)
 
 
 class TensorParallelHead(nn.Module):
@@ -152,15 +147,21 @@ class TensorParallelHead(nn.Module):
 
 
 class FastLayerNorm(nn.Module):
-    """LayerNorm of the residual sum: (norm(x + residual), x + residual)."""
+    """LayerNorm of the residual sum, (norm(x + residual), x + residual), x being the sum of the
+    ranks' parts."""
 
-    def __init__(self, prefix: str, weights: Weights, eps: float) -> None:
+    def __init__(self, prefix: str, weights: Weights, eps: float, parallel: TensorParallel) -> None:
         super().__init__()
         self.weight = nn.Parameter(weights.get_tensor(f"{prefix}.weight"), requires_grad=False)
         self.bias = nn.Parameter(weights.get_tensor(f"{prefix}.bias"), requires_grad=False)
-        self.eps = eps
+        self.eps, self.parallel = eps, parallel
 
     def forward(
         self, x: Tensor, residual: Tensor | None = None, place: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
+        """x: this rank's part [T, E], which is lost. place as in kernels.layer_norm."""
+        shared = self.parallel.fast_sum
+        if shared is not None and shared.takes_norm(x):
+            return shared.layer_norm(x, residual, self.weight, self.bias, self.eps, place)
+        x = self.parallel.all_reduce(x)
         return add_layer_norm(x, residual, None, self.weight, self.bias, self.eps, place)

@@ -68,18 +68,15 @@ class QuantizedLinear(nn.Module):
 
 
 class QuantizedRowLinear(QuantizedLinear):
-    """A product whose inputs are sharded: bias on rank 0 alone, and an all-reduce at the end."""
+    """A product whose inputs are sharded: its output is this rank's part of a sum, with the bias on
+    rank 0 alone."""
 
     def __init__(self, part: PackedWeight, bias: Tensor | None, parallel: TensorParallel) -> None:
         super().__init__([part], bias if parallel.rank == 0 else None)
-        self.parallel = parallel
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.parallel.all_reduce(super().forward(x))
 
     def of_ordered(self, x: Tensor) -> Tensor:
         """The product of an x whose elements lie where `place` says."""
-        return self.parallel.all_reduce(self._multiply(x, self.ordered))
+        return self._multiply(x, self.ordered)
 
 
 def load_column(

@@ -12,8 +12,8 @@ from santagen.request import SampleOutput, SamplingParams
 from tests.gpu.measure import requests, run
 
 PROMPT, STEPS = 129, 64  # whole blocks of the cache, and the token that a cached prompt still needs
-ROUNDS = 2
-Trace = list[tuple[int, float, list[tuple[int, float]]]]  # token, its log-probability, the best two
+ROUNDS, BEST = 2, 8
+Trace = list[tuple[int, float, list[tuple[int, float]]]]  # token, its log-probability, the best few
 
 
 def step_seconds(llm: LLM, batch: int, steps: int = STEPS) -> float:
@@ -32,7 +32,7 @@ def step_seconds(llm: LLM, batch: int, steps: int = STEPS) -> float:
 
 def greedy_rows(llm: LLM, count: int, prompt: int, new: int) -> list[Trace]:
     """What the model goes on with after `count` random prompts."""
-    params = SamplingParams(max_tokens=new, ignore_eos=True, logprobs=2)
+    params = SamplingParams(max_tokens=new, ignore_eos=True, logprobs=BEST)
     work = [
         dataclasses.replace(request, params=params)
         for request in requests(count, prompt, new, 0.0, llm.config.vocab_size, 1)

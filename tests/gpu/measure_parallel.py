@@ -4,7 +4,8 @@
         [--parts sums equal shards groups tensor] [--shape starcoder] [--requests 8192]
         [--forms float gptq] [--batches 1 64 1024] [--device cuda]
 
-    sums     one all-reduce of a decode step's hidden states: NCCL, and torch's symmetric memory
+    sums     one all-reduce of a decode step's hidden states: NCCL, torch's symmetric memory, and
+             with the LayerNorm that follows: after the fastest of them, and in one kernel
     equal    shards against one GPU: float32 logits and tokens, graphs against eager launches
     shards   a decode step of the 15B shape in bf16 on one GPU and on all, beside the bound
     groups   8,192 requests of 256 + 256 on the 1.1B shape: one GPU, then all from one queue
@@ -26,17 +27,21 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch import distributed as dist
 
 from santagen.bench.probes import measure_rates, synchronize
 from santagen.checkpoint.random_weights import random_model
 from santagen.config import ModelConfig
 from santagen.distributed import TensorParallel
+from santagen.kernels.layer_norm import add_layer_norm
+from santagen.kernels.sum_layer_norm import FEW_ROWS
 from santagen.llm import LLM
 from santagen.parallel.cluster import Cluster
 from santagen.parallel.row_queue import chunk_rows, draw_rows
@@ -94,6 +99,10 @@ def main() -> None:
     cluster.leave()
 
 
+def _norm(x: Tensor) -> Tensor:
+    return add_layer_norm(x, x, None, x[0], x[0], 1e-5)[0]
+
+
 class Bench:
     """One rank's part of the measurements; all ranks call the same methods in the same order."""
 
@@ -126,16 +135,32 @@ class Bench:
             self.say("one rank has nothing to add up")
             return
         width = self.source.config.n_embd
-        self.say(f"{'rows':>6} {'KiB':>8} {'NCCL us':>9} {'one-shot us':>12} {'two-shot us':>12}")
+        names = ("NCCL", "one-shot", "two-shot", "then norm", "few", "many")
+        self.say(f"{'rows':>6} {'KiB':>6} " + " ".join(f"{name + ' us':>12}" for name in names))
         for rows in SUM_ROWS:
             x = torch.ones(rows, width, dtype=self.dtype, device=self.device)
             times = [self._per_call(lambda x=x: dist.all_reduce(x))]  # type: ignore[misc]
             times += [self._symmetric(op, rows, width) for op in ("one_shot", "two_shot")]
+            fastest = min(seconds for seconds in times if seconds)
+            times += [fastest + self._per_call(lambda x=x: _norm(x)), *self._norms(x)]  # type: ignore[misc]
             self.sum_seconds[rows] = min(seconds for seconds in times if seconds)
             shown = [f"{t * 1e6:.1f}" if t else "-" for t in times]
-            kib = x.nbytes / 1024
-            self.say(f"{rows:6} {kib:8.0f} {shown[0]:>9} {shown[1]:>12} {shown[2]:>12}")
+            line = " ".join(f"{text:>12}" for text in shown)
+            self.say(f"{rows:6} {x.nbytes // 1024:6} {line}")
             self.results.setdefault("sums", {})[rows] = times
+
+    def _norms(self, x: Tensor) -> list[float | None]:
+        """Seconds of both kernels of kernels.sum_layer_norm; None where one can't be."""
+        shared = getattr(self.parallel.fast_sum, "shared", None)
+        if shared is None or not shared.takes(x):
+            return [None, None]
+        from santagen.kernels.sum_layer_norm_triton import launch_few, launch_many
+
+        times: list[float | None] = []
+        for launch, most in ((launch_few, FEW_ROWS), (launch_many, len(x))):
+            norm = partial(launch, shared, x, x, x[0], x[0], 1e-5)
+            times.append(self._per_call(norm) if len(x) <= most else None)
+        return times
 
     def _symmetric(self, op: str, rows: int, width: int) -> float | None:
         """Seconds of a sum through symmetric memory, its copy included; None where it can't be."""

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from santagen.kernels.row_linear import row_linear, row_linear_reference, takes_row
+from santagen.kernels.row_linear import (
+    MAX_NUMBERS,
+    row_linear,
+    row_linear_reference,
+    takes_row,
+)
 
 pytest.importorskip("triton")
 
@@ -46,6 +51,21 @@ def test_row_linear(
     torch.testing.assert_close(y, wanted, atol=1e-2, rtol=1e-2)
     torch.testing.assert_close(total, wanted_total, atol=0, rtol=0)
     assert (total is x) == (not residual or not norm)
+
+
+@pytest.mark.parametrize(("outputs", "width"), [(37, 768), (21, 6144)])
+def test_a_weight_too_large_to_norm_beside(
+    outputs: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from santagen.kernels import row_linear_triton
+
+    monkeypatch.setattr(row_linear_triton, "MAX_NUMBERS", 100)
+    x, weight = draw(1, width, seed=1), draw(outputs, width, seed=2, scale=width**-0.5)
+    wanted = row_linear_reference(x, weight, None, False)[0]
+    torch.testing.assert_close(row_linear(x, weight, None, False)[0], wanted, atol=1e-2, rtol=1e-2)
+    large = torch.empty(MAX_NUMBERS // 256 + 1, 256, dtype=DTYPE, device=DEVICE)
+    assert takes_row(draw(1, 256, seed=2), large, False)
+    assert not takes_row(draw(1, 256, seed=2), large, True)
 
 
 def test_what_it_leaves_to_the_matrix_library() -> None:
