@@ -7,8 +7,8 @@ it through the order inside the product was slower at every M on an H200):
                         multiprocessors
     above               W dequantised into scratch memory that is freed at once, and cuBLAS
 
-In the first the tensor cores multiply the exact integers, and each tile's float32 sum is freed of
-its zero points and scaled; the second rounds the weights as a load with `--quantization none` does.
+In the first the tensor cores multiply the exact integers, less their zero points, and each tile's
+float32 sum is scaled; the second rounds the weights as a load with `--quantization none` does.
 A row's bits depend on M through these ways and the tile alone, and nothing is summed in an order
 that may change.
 `gptq_matmul_reference` is the plain torch twin, and what runs on the CPU.

@@ -2,8 +2,8 @@
 
 Both work on transposed tiles: the weight [outputs, rows] is the first factor of tl.dot, so that it
 is taken apart in registers and goes to the tensor cores without a trip through shared memory, and
-the batch, padded to 8 only, is the second. Zero points come in after the sum over a tile: their
-loads, and those of the scales, are then under way while it is computed.
+the batch, padded to 8 only, is the second. A code less its zero point costs what a code alone does;
+zero points that differ are loaded a tile ahead. Scales come in after the sum over a tile.
 """
 
 # Triton types a kernel's arguments at launch:
@@ -37,19 +37,22 @@ class Config(NamedTuple):
 
 # By BLOCK_M, a program's rows of x: as many programs fit on a multiprocessor as are wanted.
 CONFIGS = {
-    8: Config(64, 4, 2, 8),
+    8: Config(64, 2, 3, 10),
     16: Config(64, 2, 3, 6),
     32: Config(64, 4, 3, 4),
-    64: Config(64, 4, 3, 3),
-    128: Config(128, 8, 3, 1),
+    64: Config(128, 8, 3, 2),
+    128: Config(64, 4, 3, 2),
 }
+# Zero points that differ take registers.
+WITH_ZEROS = {**CONFIGS, 8: Config(64, 2, 2, 10), 32: Config(64, 2, 3, 4), 64: Config(128, 8, 3, 3)}
 MAX_SPLITS = 16
 INTERPRETED_SMS = 4
 
 
 @triton.constexpr_function
 def _take_pair(at: int, bits: int) -> str:
-    """PTX: the fields at bit `at` of a register's halves as bfloat16 code / 64.
+    """PTX: (code - zero) / 64 as bfloat16 of the fields at bit `at` of a register's halves, given
+    another's -zero / 64. Exact.
 
     The smallest bfloat16 numbers are linear in their bits: 0 to 255 stand for multiples of 2^-133,
     so that a field is a number where it stands, and one product brings it up.
@@ -58,19 +61,33 @@ def _take_pair(at: int, bits: int) -> str:
     field, power = (2**bits - 1) << place, 254 - place  # of 2^(127 - place), biased
     return (
         f"{{ .reg .b32 t, up; shr.u32 t, $1, {shift}; and.b32 t, t, {field * 0x10001}; "
-        f"mov.b32 up, {(power << 7) * 0x10001}; mul.rn.bf16x2 $0, t, up; }}"
+        f"mov.b32 up, {(power << 7) * 0x10001}; fma.rn.bf16x2 $0, t, up, $2; }}"
     )
 
 
 @triton.jit
-def _plane(words, J: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr, PAIRS: tl.constexpr):
-    """Plane J of words [N, depth] as DTYPE; with PAIRS, two words to a register, a 64th of it."""
+def _plane(
+    words, minus, J: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr, PAIRS: tl.constexpr
+):
+    """Plane J of words [N, depth] less zero points as DTYPE, given what _minus makes of those;
+    with PAIRS, two words to a register, a 64th of it."""
     if PAIRS:
         return tl.inline_asm_elementwise(
-            _take_pair(J * BITS, BITS), "=r,r", [words], dtype=tl.bfloat16, is_pure=True, pack=2
+            _take_pair(J * BITS, BITS), "=r,r,r", [words, tl.broadcast_to(minus, words.shape)],
+            dtype=tl.bfloat16, is_pure=True, pack=2,
         )
     code = (words.to(tl.int32) >> (J * BITS)) & (2**BITS - 1)
-    return ((code | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0).to(DTYPE)  # 2^23 + code
+    return ((code | 0x4B000000).to(tl.float32, bitcast=True) + minus).to(DTYPE)  # of 2^23 + code
+
+
+@triton.jit
+def _minus(zero, PAIRS: tl.constexpr):
+    """Zero points [N], as `_plane` adds them: [N, 1]."""
+    if PAIRS:
+        minus = (zero.to(tl.float32) * (-0.015625)).to(tl.bfloat16)
+    else:
+        minus = -8388608.0 - zero.to(tl.float32)
+    return minus[:, None]
 
 
 @triton.jit(do_not_specialize=["rows", "outputs", "tiles", "splits"])
@@ -79,7 +96,7 @@ def _matmul_kernel(
     x_row, rows, outputs, tiles, splits,
     BITS: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, HAS_BIAS: tl.constexpr, ACT: tl.constexpr, PAIRS: tl.constexpr,
-    UNROLL: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
+    ZERO: tl.constexpr, UNROLL: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):
     """Grid [tiles of N, tiles of M, splits of K]; the last program of a tile sums its shares."""
     if EARLY:
@@ -91,24 +108,28 @@ def _matmul_kernel(
     in_n, in_m = n < outputs, m < rows
     x_at = x_ptr + m.to(tl.int64)[None, :] * x_row
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    for tile in tl.range(split * tiles // splits, (split + 1) * tiles // splits):
+    first, end = split * tiles // splits, (split + 1) * tiles // splits
+    zero = tl.full((BLOCK_N,), ZERO or 0, tl.uint8)
+    if ZERO is None:
+        zero = tl.load(zero_ptr + outputs.to(tl.int64) * first + n, mask=in_n, other=0)
+    for tile in tl.range(first, end):
         row = outputs.to(tl.int64) * tile
         at = word_ptr + row * DEPTH + (n * DEPTH)[:, None] + d[None, :]
         words = tl.load(at, mask=in_n[:, None], other=0)
         scale = tl.load(scale_ptr + row + n, mask=in_n, other=0.0).to(tl.float32)
-        zero = tl.load(zero_ptr + row + n, mask=in_n, other=0).to(tl.float32)
+        minus = _minus(zero, PAIRS)
+        if ZERO is None:
+            ahead = outputs.to(tl.int64) * tl.minimum(tile + 1, end - 1)
+            zero = tl.load(zero_ptr + ahead + n, mask=in_n, other=0)
         part = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-        sums = part  # of x, in each row alike: what a zero point takes off
         for j in tl.static_range(TILE // DEPTH):
             k = tile * TILE + j * DEPTH + d
             x = tl.load(x_at + k[:, None], mask=in_m[None, :], other=0.0)
-            weight = _plane(words, j, BITS, x.dtype, PAIRS)
+            weight = _plane(words, minus, j, BITS, x.dtype, PAIRS)
             part = tl.dot(weight, x, part, input_precision=PRECISION)
-            sums = tl.dot(tl.full(weight.shape, 1.0, x.dtype), x, sums, input_precision=PRECISION)
         if PAIRS:
             scale *= 64.0
-            zero *= 0.015625
-        acc += (part - sums * zero[:, None]) * scale[:, None]
+        acc += part * scale[:, None]
     if EARLY:
         gdc_launch_dependents()  # not sooner: its programs would take the place of these
     mask = in_n[:, None] & in_m[None, :]
@@ -149,10 +170,10 @@ def _dequantize_kernel(
     at = word_ptr + row * DEPTH + (n * DEPTH)[:, None] + d[None, :]
     words = tl.load(at, mask=in_n[:, None], other=0)
     scale = tl.load(scale_ptr + row + n, mask=in_n, other=0.0).to(tl.float32)
-    zero = tl.load(zero_ptr + row + n, mask=in_n, other=0).to(tl.float32)
+    minus = _minus(tl.load(zero_ptr + row + n, mask=in_n, other=0), False)
     out_at = out_ptr + n.to(tl.int64)[:, None] * out_row + tile * TILE + d[None, :]
     for j in tl.static_range(TILE // DEPTH):
-        weight = (_plane(words, j, BITS, tl.float32, False) - zero[:, None]) * scale[:, None]
+        weight = _plane(words, minus, j, BITS, tl.float32, False) * scale[:, None]
         at = out_at + j * DEPTH
         tl.store(at, weight.to(out_ptr.dtype.element_ty), mask=in_n[:, None])
 
@@ -178,7 +199,7 @@ def launch(
     if rows == 0:
         return out
     block_m = next((m for m in CONFIGS if m >= rows), max(CONFIGS))
-    config = config or tile_config(block_m, weight.bits)
+    config = config or tile_config(block_m, weight)
     grid = (triton.cdiv(outputs, config.block_n), triton.cdiv(rows, block_m))
     if splits is None:
         wanted = _multiprocessors(x.device) * config.programs_per_sm
@@ -195,7 +216,7 @@ def launch(
         splits,
         BITS=weight.bits, TILE=weight.tile, DEPTH=depth, BLOCK_M=block_m, BLOCK_N=config.block_n,
         HAS_BIAS=bias is not None, ACT="gelu_tanh" if act in TANH_GELUS else act or "",
-        PAIRS=takes_pairs(weight, x), UNROLL=4 if block_m <= 16 else 1,
+        PAIRS=takes_pairs(weight, x), ZERO=weight.zero, UNROLL=4 if block_m <= 16 else 1,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=config.warps, num_stages=config.stages, **early_launch(x.device),
     )  # fmt: skip
@@ -213,10 +234,10 @@ def dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
     return out
 
 
-def tile_config(block_m: int, bits: int) -> Config:
+def tile_config(block_m: int, weight: PackedWeight) -> Config:
     """The tile of a launch; a plane of 8 bits takes twice the registers."""
-    config = CONFIGS[block_m]
-    return config._replace(block_n=64) if bits == 8 else config
+    config = (WITH_ZEROS if weight.zero is None else CONFIGS)[block_m]
+    return config._replace(block_n=64) if weight.bits == 8 else config
 
 
 def takes_pairs(weight: PackedWeight, x: Tensor) -> bool:

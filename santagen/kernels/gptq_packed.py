@@ -32,7 +32,8 @@ class PackedWeight:
 
     words int16 or uint8, scales of any float type, zeros uint8: see above. `order` int32
     [tiles * tile] is the input that each packed row belongs to (fillers name input 0); None where
-    row k is input k and fillers come last.
+    row k is input k and fillers come last. `zero` is the zero point of all tiles, None where they
+    differ.
     """
 
     words: Tensor
@@ -42,6 +43,7 @@ class PackedWeight:
     inputs: int
     bits: int
     tile: int
+    zero: int | None
 
     @property
     def outputs(self) -> int:
@@ -115,6 +117,7 @@ def repack(
         inputs,
         stored,
         tile,
+        int(zeros[0, 0]) if bool((zeros == zeros[0, 0]).all()) else None,
     )
 
 

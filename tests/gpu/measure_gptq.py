@@ -1,12 +1,13 @@
 """Times packed GPTQ weights beside bfloat16 on one GPU, with random weights of StarCoder's shape.
 
     python -m tests.gpu.measure_gptq [--part load kernels engine sweep] [--layers 40]
-        [--forms bf16 packed act-order auto] [--batches 1 16 256 1024] [--bits 4] [--group 128]
+        [--forms bf16 packed symmetric act-order auto] [--batches 1 16 256 1024] [--bits 4] [--group 128]
 
 load     device memory of the packed model, at its peak while it loads and after
 kernels  microseconds of each product of a layer, by its way and the number of rows
-engine   decode step and tokens per second of the whole model through the engine
-sweep    the kernel's tiles, warps, stages and shares of K: the best for CONFIGS
+engine   decode step and tokens per second of the whole model through the engine; zero points differ
+         except in the form `symmetric`
+sweep    the kernel's tiles, warps, stages and shares of K: the best for WITH_ZEROS
 
 Products are timed in a CUDA graph that goes through several copies of a weight, so that none is
 found in the second-level cache.
@@ -181,8 +182,11 @@ def load(source: RandomModel, bits: int, group: int) -> None:
         del model, weights
 
 
-FORMS = {"bf16": ("none", False), "packed": ("gptq", False), "act-order": ("gptq", True),
-         "auto": ("auto", False)}  # fmt: skip
+FORMS = {  # quantization, act-order, symmetric
+    "bf16": ("none", False, False), "packed": ("gptq", False, False),
+    "symmetric": ("gptq", False, True), "act-order": ("gptq", True, False),
+    "auto": ("auto", False, False),
+}  # fmt: skip
 
 
 def engine(
@@ -191,10 +195,10 @@ def engine(
     """A line per form and batch; the first form is what the others are compared with."""
     base: dict[int, float] = {}
     for form in forms:
-        quantization, act_order = FORMS[form]
+        quantization, act_order, symmetric = FORMS[form]
         release()
         start = time.perf_counter()
-        with quantised(settings(bits, group, act_order)):
+        with quantised(settings(bits, group, act_order, symmetric)):
             llm = LLM(
                 source, max_num_seqs=max(batches), max_model_len=512, quantization=quantization
             )
@@ -233,7 +237,7 @@ def main() -> None:
         choices=["load", "kernels", "engine", "sweep"],
     )  # fmt: skip
     parser.add_argument("--layers", type=int, default=40)
-    parser.add_argument("--forms", nargs="+", default=["bf16", "packed", "act-order"])
+    parser.add_argument("--forms", nargs="+", default=["bf16", "packed", "symmetric", "act-order"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 16, 256, 1024])
     parser.add_argument("--new", type=int, default=64, help="tokens generated per row")
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 32, 64, 256], help="of a sweep")

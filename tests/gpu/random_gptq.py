@@ -22,14 +22,17 @@ from santagen.checkpoint.random_weights import STD, RandomWeights
 from santagen.checkpoint.weights import Range, Ranges
 
 
-def settings(bits: int = 4, group_size: int = 128, act_order: bool = False) -> GPTQSettings:
-    return GPTQSettings(bits, group_size, act_order, False, "v2", "random weights")
+def settings(
+    bits: int = 4, group_size: int = 128, act_order: bool = False, symmetric: bool = False
+) -> GPTQSettings:
+    return GPTQSettings(bits, group_size, act_order, symmetric, "v2", "random weights")
 
 
 def random_layer(
     outputs: int, inputs: int, form: GPTQSettings, device: torch.device, seed: int
 ) -> GPTQLinear:
-    """Codes of any value, asymmetric zero points, float16 scales that give weights of STD."""
+    """Codes and zero points of any value, the middle one if symmetric; float16 scales that give
+    weights of STD."""
     generator = torch.Generator(device).manual_seed(seed)
     top, groups = 2**form.bits, form.groups(inputs)
 
@@ -40,8 +43,11 @@ def random_layer(
     index = torch.arange(inputs, device=device) // (inputs // groups)
     if form.desc_act:
         index = index[torch.randperm(inputs, generator=generator, device=device)]
+    zeros = draw(groups, outputs)
+    if form.sym:
+        zeros.fill_(top // 2)
     return GPTQLinear(
-        draw(inputs, outputs), draw(groups, outputs), (scales * STD / top).half().float(), index,
+        draw(inputs, outputs), zeros, (scales * STD / top).half().float(), index,
         form.bits, form.group_size, scales_dtype=torch.float16,
     )  # fmt: skip
 

@@ -121,6 +121,11 @@ def test_a_slice_of_the_rows_keeps_their_groups(
     assert torch.equal(restored(packed), wanted[:, first:])
 
 
+def test_a_zero_point_that_all_tiles_share_is_known() -> None:
+    assert make(*FORMS["4 bits"])[0].zero == 8
+    assert make(*FORMS["4 bits, asym act-order"])[0].zero is None
+
+
 def test_the_layout_is_the_smallest() -> None:
     assert smallest_layout([128] * 48, 4) == (4, 128)
     assert smallest_layout([32] * 4, 4) == (4, 32)
