@@ -1,7 +1,8 @@
 """Times packed GPTQ weights beside bfloat16 on one GPU, with random weights of StarCoder's shape.
 
     python -m tests.gpu.measure_gptq [--part load kernels engine sweep] [--layers 40]
-        [--forms bf16 packed symmetric act-order auto] [--batches 1 16 256 1024] [--bits 4] [--group 128]
+        [--forms bf16 packed symmetric act-order auto] [--batches 1 16 256 1024]
+        [--bits 4] [--group 128]
 
 load     device memory of the packed model, at its peak while it loads and after
 kernels  microseconds of each product of a layer, by its way and the number of rows
