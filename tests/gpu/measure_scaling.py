@@ -12,7 +12,8 @@ data     --requests (by default 4,096 a GPU) of 256 + 256 tokens on the 1.1B sha
          one GPU's, the share of the run that each group was idle, and what the merge took
 n200     164 prompts of 131 tokens, 200 samples of 256 each, on all GPUs: the whole command
 kill     kill -9 of the last rank in the middle of `-dp N --invariant`: seconds until no process is
-         left, then --resume with half as many ranks against an unkilled run, byte by byte
+         left, then --resume with half as many ranks against an unkilled run, byte by byte; the same
+         with `-tp N`, resumed alike
 
 Each part can be run alone, prints a table, and adds what it found to --json as it finds it; what
 earlier runs found in other parts stays there. A part that fails is told, the others go on, and the
@@ -215,48 +216,60 @@ def n200(plan: Plan) -> bool:
 
 def kill(plan: Plan) -> bool:
     """Rows of different lengths, so that some end all through the run."""
+    found: list[dict[str, Any]] = []
+    good = True
+    for sizes, resumed in (
+        ((1, plan.gpus), (1, max(1, plan.gpus // 2))),
+        ((plan.gpus, 1), (plan.gpus, 1)),  # another -tp would give other bytes
+    ):
+        found.append(kill_one(plan, sizes, resumed))
+        plan.save("kill", found)
+        good &= found[-1]["good"]
+    return good
+
+
+def kill_one(plan: Plan, sizes: tuple[int, int], resumed: tuple[int, int]) -> dict[str, Any]:
     chance = random.Random(2)
     prompt, shortest, longest = (16, 8, 40) if plan.tiny else (256, 128, 384)
     made: list[Row] = [
         {"prompt_token_ids": ids(chance, prompt), "max_tokens": chance.randint(shortest, longest)}
         | SAMPLED
-        for _ in range(plan.requests // 2)
+        for _ in range(plan.requests // (2 * sizes[0]))
     ]
-    prompts = plan.folder / "kill.jsonl"
+    prompts = plan.folder / f"kill-{sizes[0]}.jsonl"
     write(prompts, made)
     options = ["--invariant", *plan.device_options]
-    run(plan.model(), prompts, [*parallel_options(1, plan.gpus), *options])
+    run(plan.model(), prompts, [*parallel_options(*sizes), *options])
     wanted = prompts.with_suffix(".out.jsonl").read_bytes()
-    output = plan.folder / "killed.jsonl"
+    output = plan.folder / f"killed-{sizes[0]}.jsonl"
     command: list[str | Path] = [
         sys.executable, "-m", "santagen", "generate", prompts, "-m", plan.model(), "-o", output,
         "-q", "--ignore-eos", *options,
     ]  # fmt: skip
     written, rank = int(KILLED_AT * len(wanted)), plan.gpus - 1
-    killed = kill_in_the_middle([*command, *parallel_options(1, plan.gpus)], output, written, rank)
-    fewer = max(1, plan.gpus // 2)
-    subprocess.run([*command, *parallel_options(1, fewer), "--resume"], check=True)
+    killed = kill_in_the_middle([*command, *parallel_options(*sizes)], output, written, rank)
+    subprocess.run([*command, *parallel_options(*resumed), "--resume"], check=True)
     told = json.loads(Path(f"{output}.manifest.json").read_text())
     found = {
-        "ranks": plan.gpus, "seconds": killed.seconds, "exit_code": killed.exit_code,
-        "processes_left": killed.left, "said": killed.errors, "resumed_with": fewer,
-        "rows": len(made), "rows_resumed": told["run"]["samples"],
+        "tensor_parallel": sizes[0], "groups": sizes[1], "seconds": killed.seconds,
+        "exit_code": killed.exit_code, "processes_left": killed.left, "said": killed.errors,
+        "resumed_with": resumed, "rows": len(made), "rows_resumed": told["run"]["samples"],
         "same_rows": samples_in(output.read_bytes()) == samples_in(wanted),
         "same_bytes": output.read_bytes() == wanted,
     }  # fmt: skip
-    plan.save("kill", found)
     print(killed.errors.strip())
     print(
-        f"rank {rank} of {plan.gpus} killed: all ended after {killed.seconds:.1f} s with exit code "
-        f"{killed.exit_code}, {killed.left} had to be killed"
+        f"rank {rank} of {plan.gpus} (TP {sizes[0]}, DP {sizes[1]}) killed: all ended after "
+        f"{killed.seconds:.1f} s with exit code {killed.exit_code}, {killed.left} had to be killed"
     )
     print(
-        f"resumed with {fewer}: {told['run']['samples']:,} of {len(made):,} rows were left; rows "
-        f"{'as' if found['same_rows'] else 'NOT as'} those of an unkilled run, bytes "
-        f"{'equal' if found['same_bytes'] else 'NOT equal'}"
+        f"resumed with TP {resumed[0]}, DP {resumed[1]}: {told['run']['samples']:,} of "
+        f"{len(made):,} rows were left; rows {'as' if found['same_rows'] else 'NOT as'} those of "
+        f"an unkilled run, bytes {'equal' if found['same_bytes'] else 'NOT equal'}"
     )
     ended = killed.seconds < LIMIT_SECONDS and not killed.left and killed.exit_code != 0
-    return bool(ended and found["same_rows"] and found["same_bytes"])
+    found["good"] = bool(ended and found["same_rows"] and found["same_bytes"])
+    return found
 
 
 def samples_in(lines: bytes) -> list[tuple[Any, int, int]]:
