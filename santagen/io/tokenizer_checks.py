@@ -61,12 +61,22 @@ def _is_id(value: object) -> bool:
 
 
 def check_vocabulary(vocabulary: object, file: Path, name: str = "vocab") -> None:
-    """A vocabulary is an object of token -> id."""
+    """A vocabulary is an object of token -> id, no id twice: which token would it stand for?"""
     if not isinstance(vocabulary, dict):
         raise wrong(file, name, vocabulary, "an object of tokens and ids")
     for token, number in vocabulary.items():
         if not _is_id(number):
             check_id(number, f"the id of {shown(token)}", file)
+    if len(set(vocabulary.values())) == len(vocabulary):
+        return
+    first: dict[int, str] = {}
+    for token, number in vocabulary.items():
+        if first.setdefault(number, token) != token:
+            raise SantagenError(
+                f"{file} has id {number} in {name} for {shown(first[number])} and for "
+                f"{shown(token)}.",
+                SAME_PLACE,
+            )
 
 
 def check_merges(merges: object, vocabulary: Mapping[str, int], file: Path) -> None:

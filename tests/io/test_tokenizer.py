@@ -315,6 +315,10 @@ MISSHAPEN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "no vocab": (lambda v: v["model"].pop("vocab"), "vocab = None, which must be an object"),
     "vocab": (lambda v: v["model"].update(vocab=[]), "vocab = [], which must be an object"),
     "lacking": (lambda v: v["model"]["vocab"].pop("!"), "its vocabulary lacks '!'"),
+    "an id twice": (
+        lambda v: v["model"]["vocab"].update({"!": v["model"]["vocab"]["a"]}),
+        "in vocab for '!' and for 'a'",
+    ),
     "id as text": (lambda v: v["model"]["vocab"].update(x="y"), "the id of 'x' = 'y'"),
     "id below 0": (lambda v: v["model"]["vocab"].update(x=-4), "the id of 'x' = -4"),
     "huge id": (lambda v: v["model"]["vocab"].update(x=2**32 - 1), "the id of 'x' = 4294967295"),
