@@ -9,6 +9,7 @@ loads. Finding SRC on the hub, and saying what was done, are the command's busin
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import shutil
@@ -81,6 +82,7 @@ def convert(
     """
     config = ModelConfig.from_directory(source)
     files, layout, settings = inspect_checkpoint(source, config)
+    config = dataclasses.replace(config, tie_word_embeddings=layout.tied)
     if settings is not None and not dequantize:
         raise SantagenError(
             f"{source.name} is a GPTQ checkpoint, and the standard layout holds no packed weights.",

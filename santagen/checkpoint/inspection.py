@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -78,6 +78,8 @@ class Examination:
             return found
         layout = found.layout = found.attempt("weights", lambda: decide_layout(files, config))
         settings = found.settings
+        if layout is not None:
+            found.config = replace(config, tie_word_embeddings=layout.tied)
         if layout is not None and settings is not None:
             checked = found.attempt(
                 "weights", lambda: check_modules(files, config, layout, settings)

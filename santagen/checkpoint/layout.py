@@ -15,7 +15,7 @@ others must agree. Looks at names, shapes and dtypes only: nothing is read, and 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from santagen.checkpoint.reader import TensorFiles
 from santagen.config import ModelConfig
@@ -41,7 +41,8 @@ class Layout:
     by.
 
     `transposed`: weights are [in, out] (Conv1D). `split`: q_attn and kv_attn in place of c_attn.
-    `tied`: the head is the embedding. `bare`: the names lack the leading "transformer.".
+    `tied`: the head is the embedding. `bare`: the names lack the leading "transformer.". `note` is
+    a remark for the user.
     """
 
     transposed: bool
@@ -52,6 +53,7 @@ class Layout:
     has_head: bool
     quantised: bool
     why: str
+    note: str = ""
 
     def stored(self, name: str) -> str:
         """The name in the file of a tensor that the model calls `name`."""
@@ -131,7 +133,12 @@ def decide_layout(files: TensorFiles, config: ModelConfig) -> Layout:
         f"{root}wte.weight" in names, HEAD in names, quantised, why,
     )  # fmt: skip
     _check(files, config, layout)
-    return layout
+    if not (layout.tied and layout.has_wte and layout.has_head):
+        return layout
+    if files.same(f"{root}wte.weight", HEAD):
+        return layout
+    note = f"{HEAD} is not the embedding that config.json ties it to: the head stored is used"
+    return replace(layout, tied=False, note=note)
 
 
 def _is_split(files: TensorFiles, config: ModelConfig, root: str) -> bool:
@@ -211,7 +218,7 @@ def _expected(config: ModelConfig, layout: Layout) -> dict[str, tuple[int, ...] 
 
 def _check(files: TensorFiles, config: ModelConfig, layout: Layout) -> None:
     wanted = _expected(config, layout)
-    if layout.tied and HEAD in files:  # stored twice: not read, but it must fit
+    if layout.tied and HEAD in files:  # stored twice: both must fit
         wanted[HEAD] = (config.vocab_size, config.n_embd)
     _check_unread(files, config, layout, wanted)
     for name, shape in wanted.items():

@@ -48,11 +48,13 @@ class Weights:
         world_size: int = 1,
         process_group: Any = None,
     ) -> None:
-        self.files, self.config, self.layout = files, config, layout
+        self.files, self.layout = files, layout
+        self.config = replace(config, tie_word_embeddings=layout.tied)
         self.dtype, self.device = dtype, device
         self.quantization = quantization
         self.rank, self.world_size, self.process_group = rank, world_size, process_group
         self.notes: list[str] = [*config.notes, *(quantization.notes if quantization else ())]
+        self.notes += [layout.note] if layout.note else []
 
     @property
     def head_weight_name(self) -> str:

@@ -139,6 +139,7 @@ def _notes(
     """What is no fault and yet should be known before a run."""
     config, notes = found.config, list(found.config.notes if found.config else ())
     notes += found.settings.notes if found.settings else ()
+    notes += [found.layout.note] if found.layout and found.layout.note else []
     if facts["files"]["unused"]:
         notes.append(f"not read: {', '.join(facts['files']['unused'])}")
     if config is not None and str(config.torch_dtype).removeprefix("torch.") == "float16":
