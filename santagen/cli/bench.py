@@ -167,7 +167,9 @@ class Job:
         place = self.options.output_json
         if place is not None:
             self._write(place, limit, device, seconds)
-        done = f"{len(self.results)} of {wanted} sizes in {seconds:.1f} s"
+        failed = sum(result.error is not None for result in self.results)
+        done = f"{len(self.results) - failed} of {wanted} sizes in {seconds:.1f} s"
+        done += f", {failed} failed" if failed else ""
         where = f", written to {place}" if output_path(place) is not None else ""
         if self.interrupted:
             self.console.warn(f"interrupted after {done}{where}.")

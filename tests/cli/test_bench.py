@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,20 @@ def test_a_size_that_does_not_fit_is_a_row_and_the_others_go_on(cli: Cli, tiny: 
     first, second = table(ran)
     assert first[3:] == ["4 rows are more than --max-num-seqs 3"]
     assert len(second) == len(COLUMNS)
+    assert re.fullmatch(r"1 of 2 sizes in [\d.]+ s, 1 failed", ran.err.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--max-model-len", "31"], ["--batch-sizes", "4,5", "--max-num-seqs", "3"]]
+)
+def test_sizes_that_failed_are_not_counted_as_measured(
+    cli: Cli, tiny: Path, output: Path, arguments: list[str]
+) -> None:
+    ran = cli("bench", "--random-weights", tiny, "--batch-sizes", "1,2", *SMALL, *arguments,
+              "--device", "cpu", "--output-json", output)  # fmt: skip
+    assert ran.code == 1
+    assert re.search(r"\n0 of 2 sizes in [\d.]+ s, 2 failed, written to ", ran.err)
+    assert all(case["error"] for case in json.loads(output.read_text())["cases"])
 
 
 def test_ctrl_c_keeps_what_was_measured(
