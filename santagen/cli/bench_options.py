@@ -7,28 +7,29 @@ from typing import Any
 
 from santagen.cli.options import like_generate
 from santagen.cli.settings import NUMBER, SIZE, TEXT, WHOLE, Kind, option
-from santagen.config import parse_size
-from santagen.errors import SantagenError
 
 # fmt: off
 # ruff: noqa: E501
 
+WANTED = "sizes with commas between them, as in 1,16,1k"
+
 
 def sizes(text: str) -> tuple[int, ...]:
-    """ "1,16,1k" -> (1, 16, 1000)"""
-    return tuple(parse_size(part) for part in text.split(","))
+    """ "1,16,1k" -> (1, 16, 1000); raises ValueError for what SIZE refuses."""
+    return tuple(_size(part) for part in text.split(","))
+
+
+def _size(part: str) -> int:
+    try:
+        return int(SIZE.parse(part))
+    except ValueError as error:
+        raise ValueError(f"{WANTED}; {part!r} must be {error}") from None
 
 
 def _sizes_text(value: Any) -> str:
-    wanted = "sizes with commas between them, as in 1,16,1k"
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise ValueError(wanted)
-    try:
-        found = sizes(str(value))
-    except SantagenError:
-        raise ValueError(wanted) from None
-    if min(found) < 1:
-        raise ValueError("sizes of at least 1")
+        raise ValueError(WANTED)
+    sizes(str(value))
     return str(value)
 
 

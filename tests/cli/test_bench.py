@@ -22,7 +22,7 @@ from santagen.bench.measure import Bench, bytes_read, run_timed
 from santagen.bench.report import COLUMNS, shares_of_limit
 from santagen.checkpoint.random_weights import SHAPES, RandomModel, random_model
 from santagen.checkpoint.source import bundled_model
-from santagen.cli.bench_options import BenchOptions
+from santagen.cli.bench_options import BenchOptions, sizes
 from santagen.cli.options import GenerateOptions
 from santagen.cli.settings import settings_of
 from santagen.config import EngineConfig, ModelConfig
@@ -181,7 +181,13 @@ def test_ctrl_c_keeps_what_was_measured(
     ("arguments", "word"),
     [
         (["--batch-sizes", "1,x"], "--batch-sizes"),
-        (["--batch-sizes", "0"], "at least 1"),
+        (["--batch-sizes", "0"], "'0' must be at least 1"),
+        (["--batch-sizes", "2.9"], "'2.9' must be a whole number"),
+        (["--batch-sizes", "4,1.5"], "'1.5' must be a whole number"),
+        (["--prompt-len", "8.9"], "'8.9' must be a whole number"),
+        (["--output-len", "8.0,1e3"], "'8.0' must be a whole number"),
+        (["--output-len", "8,1e3"], "'1e3' must be a number, or a size"),
+        (["--batch-sizes", "1,,2"], "'' must be a number, or a size"),
         (["--repeat", "0"], "--repeat"),
         (["--warmup", "-1"], "--warmup"),
         (["--output-len", "1"], "--output-len 1 holds no decode step"),
@@ -268,6 +274,10 @@ def test_every_engine_option_of_generate_is_one_of_bench() -> None:
     theirs = {s.name: s.flags for s in shared if s.name in engine}
     ours = {s.name: s.flags for s in settings_of(BenchOptions)}
     assert {name: ours.get(name) for name in theirs} == theirs
+
+
+def test_a_list_of_sizes_takes_what_a_size_takes() -> None:
+    assert sizes("1,4k, 1.5k,32K") == (1, 4000, 1500, 32768)
 
 
 # -- cases and prompts -----------------------------------------------------------------------------
