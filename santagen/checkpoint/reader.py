@@ -77,11 +77,23 @@ class TensorFiles:
         return torch.from_numpy(buffer).view(dtype).view(shape)
 
     def read_array(self, name: str, index: Index | None = None) -> np.ndarray:
-        """As `read`, for dtypes numpy knows; needs no torch where the file is a safetensors one."""
+        """As `read`, bfloat16 as float32; needs no torch where the file is a safetensors one.
+
+        Raises SantagenError for float8, which numpy has no numbers for.
+        """
         info = self._infos[name]
+        if info.dtype not in NUMPY_NAMES and info.dtype != "BF16":
+            raise SantagenError(
+                f"{name} in {info.file} is of dtype {info.dtype}, which santagen can't read there.",
+                "Convert the checkpoint to bfloat16, float16 or float32.",
+            )
         if info.file in self._pickled:
-            return self.read(name, index).numpy()
+            tensor = self.read(name, index)
+            return (tensor.float() if info.dtype == "BF16" else tensor).numpy()
         buffer, shape = self._bytes(info, index)
+        if info.dtype == "BF16":  # the upper half of a float32
+            wide = buffer.view(np.uint16).astype(np.uint32) << 16
+            return wide.view(np.float32).reshape(shape)
         return buffer.view(NUMPY_NAMES[info.dtype]).reshape(shape)
 
     def same(self, name: str, other: str) -> bool:

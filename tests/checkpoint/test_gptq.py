@@ -179,6 +179,16 @@ def test_dequantising_rounds_once(tmp_path: Path) -> None:
     assert torch.equal(layer.dequantize(torch.bfloat16), layer.dequantize().bfloat16())
 
 
+@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32", "I32"])
+def test_scalar_settings_are_read_in_any_dtype(tmp_path: Path, dtype: str) -> None:
+    write_checkpoint(tmp_path, Spec(gptq=GPTQSpec(group_size=64)))
+    settings_in(tmp_path, "nowhere")
+    change(tmp_path, "gptq_bits", np.array(4), dtype)
+    change(tmp_path, "gptq_groupsize", np.array([64]), dtype)
+    found = open_float32(tmp_path).quantization
+    assert found is not None and (found.bits, found.group_size) == (4, 64)
+
+
 @pytest.mark.parametrize("file", ["both", "quantize_config.json", "tensors"])
 def test_settings_are_read_wherever_they_stand(tmp_path: Path, file: str) -> None:
     wanted = write_checkpoint(tmp_path, Spec(gptq=replace(ASYM, bits=8)))

@@ -49,6 +49,7 @@ def test_reads_tensors_and_parts_of_them(files: TensorFiles) -> None:
             part = files.read(name, index)
             assert part.dtype == dtype
             assert torch.equal(part.float(), values[index or ...])
+            assert np.array_equal(files.read_array(name, index), VALUES[index or ...])
     assert torch.equal(files.read("c"), torch.from_numpy(INTEGERS).int())
     assert np.array_equal(files.read_array("c", (slice(1, 3),)), [-2, -1])
     assert files.read("scalar").item() == 2.5 and files.read("scalar").shape == ()
@@ -65,6 +66,15 @@ def test_a_pickled_file_reads_the_same(tmp_path: Path) -> None:
         assert torch.equal(part.float(), torch.from_numpy(VALUES[2:4, 1:3]))
         assert files.info("b").dtype == "BF16"
         assert np.array_equal(files.read_array("c"), INTEGERS)
+        assert np.array_equal(files.read_array("b"), VALUES)
+
+
+def test_an_array_of_float8_is_refused(tmp_path: Path) -> None:
+    header = {"f": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}
+    text = json.dumps(header).encode()
+    (tmp_path / "any.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"\0\0")
+    with pytest.raises(SantagenError, match=r"f in any\.safetensors is of dtype F8_E4M3"):
+        open_checkpoint(tmp_path).read_array("f")
 
 
 def test_only_the_asked_bytes_are_read(files: TensorFiles, monkeypatch: pytest.MonkeyPatch) -> None:
