@@ -46,7 +46,7 @@ def _convert(options: ConvertOptions, src: str, destination: Path, console: Cons
     from santagen.checkpoint.source import resolve_model
 
     source = resolve_model(src, revision=options.revision, token=options.hf_token)
-    lock = OutputLock(destination)
+    lock = OutputLock(destination, "another folder")
     try:
         if destination.parent.is_dir():  # else convert says so
             lock.take()

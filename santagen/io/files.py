@@ -25,6 +25,7 @@ BUFFER_BYTES = 1 << 20
 NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_PERMISSION = (errno.EACCES, errno.EROFS, errno.EPERM)
+OTHER_FILE = "another -o"  # where a command says with -o what it writes
 
 
 def beside(path: Path, ending: str) -> Path:
@@ -77,13 +78,14 @@ def lock_path(output: Path) -> Path:
     return beside(real_path(output), ".lock")
 
 
-def hold(fd: int, output: Path) -> None:
-    """Lock the open file itself until `fd` is closed; SantagenError where another process has."""
+def hold(fd: int, output: Path, other: str = OTHER_FILE) -> None:
+    """Lock the open file itself until `fd` is closed; SantagenError where another process has,
+    with the advice to wait or to choose `other`."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise SantagenError(
-            f"Another run is writing {output}.", "Wait for it to end, or choose another -o."
+            f"Another run is writing {output}.", f"Wait for it to end, or choose {other}."
         ) from None
     except OSError as error:
         if error.errno not in NO_LOCKS:
@@ -93,8 +95,8 @@ def hold(fd: int, output: Path) -> None:
 class OutputLock:
     """Held from `take` to `release` or the process's end: a kill leaves no more than a file."""
 
-    def __init__(self, output: Path) -> None:
-        self._output = output
+    def __init__(self, output: Path, other: str = OTHER_FILE) -> None:
+        self._output, self._other = output, other
         # Beside the file itself: a run that names it by a symbolic link meets the same lock.
         self._path = lock_path(output)
         self._fd = -1
@@ -104,7 +106,7 @@ class OutputLock:
         while self._fd < 0:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
-                hold(fd, self._output)
+                hold(fd, self._output, self._other)
             except BaseException:
                 os.close(fd)
                 raise

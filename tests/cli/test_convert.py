@@ -127,7 +127,8 @@ def test_a_destination_that_another_run_writes(cli: Cli, source: Path, tmp_path:
     lock.take()
     ran = cli("convert", source, target)
     lock.release()
-    assert ran.code == 2 and f"Another run is writing {target}" in ran.err
+    assert ran.code == 2 and f"Another run is writing {target}." in ran.err
+    assert "hint: Wait for it to end, or choose another folder.\n" in ran.err
 
 
 def test_a_destination_that_can_not_be_written(cli: Cli, source: Path) -> None:
