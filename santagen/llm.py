@@ -197,10 +197,15 @@ class LLM:
             )
 
         own = plan(asked)
-        blocks = self.parallel.smallest(own.shape.num_blocks)
-        if blocks == own.shape.num_blocks:
+        if ranks == 1:
             return own
-        return plan(dataclasses.replace(asked, num_blocks=blocks))
+        least = (own.shape.num_blocks, own.max_num_seqs, own.max_num_batched_tokens)
+        blocks, rows, tokens = map(self.parallel.smallest, least)
+        return plan(
+            dataclasses.replace(
+                asked, num_blocks=blocks, max_num_seqs=rows, max_num_batched_tokens=tokens
+            )
+        )
 
     def _choose_packing(self, weights: Weights) -> tuple[bool, str]:
         """Whether GPTQ weights stay packed, and a note on why ("" for a model that has none)."""

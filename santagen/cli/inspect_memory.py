@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from santagen.config import ModelConfig
+from santagen.engine.launch_limits import launch_limits, workspace_bytes
 from santagen.errors import SantagenError
 
 BLOCK_SIZE = 64  # of the attention a GPU runs by default
-ROWS, BATCHED_TOKENS = 2048, 16384  # the engine's defaults on a GPU
 
 
 def sequence_length(config: ModelConfig, wanted: int | None) -> int:
@@ -31,13 +31,6 @@ def sequence_length(config: ModelConfig, wanted: int | None) -> int:
     return length
 
 
-def workspace_bytes(config: ModelConfig) -> int:
-    """What the largest forward takes beside weights and cache: activations and logits."""
-    tokens = max(BATCHED_TOKENS, config.n_positions)
-    activations = tokens * (4 * config.n_embd + 2 * config.n_inner) * 2
-    return activations + 3 * ROWS * config.vocab_size * 4
-
-
 def fit(
     config: ModelConfig,
     *,
@@ -50,20 +43,26 @@ def fit(
     """Cache and sequences of `length` tokens in `memory` bytes; `value_bytes` are a cached
     number's.
 
-    `least_memory` is what a single sequence of that length asks for.
+    `least_memory` is what a single sequence of that length asks for, `rows` how many run at once
+    at most.
     """
     block_bytes = BLOCK_SIZE * config.kv_bytes_per_token(value_bytes)
-    taken = weight_bytes + workspace_bytes(config)
-    room = int(memory * utilization) - taken
-    blocks = max(0, room // block_bytes - 1)  # one belongs to nobody
     blocks_a_row = -(-length // BLOCK_SIZE)
+    row_bytes = (blocks_a_row + 1) * block_bytes  # one block belongs to nobody
+    room = int(memory * utilization) - weight_bytes
+    rows, batched = launch_limits(config, room, length, row_bytes)
+    workspace = workspace_bytes(config, rows, batched, length)
+    room -= workspace
+    least = workspace_bytes(config, *launch_limits(config, 0, length, row_bytes), length)
+    blocks = max(0, room // block_bytes - 1)
     return {
         "weight_bytes": weight_bytes,
-        "workspace_bytes": workspace_bytes(config),
+        "workspace_bytes": workspace,
+        "rows": rows,
         "cache_bytes": max(0, room),
         "cache_tokens": blocks * BLOCK_SIZE,
         "sequences": blocks // blocks_a_row,
-        "least_memory": int((taken + (blocks_a_row + 1) * block_bytes) / utilization) + 1,
+        "least_memory": int((weight_bytes + least + row_bytes) / utilization) + 1,
     }
 
 
@@ -74,5 +73,5 @@ def too_small(memory: int, plans: list[dict[str, Any]]) -> SantagenError | None:
     least = min(plan["least_memory"] for plan in plans)
     return SantagenError(
         f"The model does not fit a GPU of {memory:,} bytes: one sequence takes {least:,}.",
-        "Take a larger GPU, a GPTQ file of the model, or a shorter --max-model-len.",
+        "Take a larger GPU, a GPTQ file of fewer bits, or a shorter --max-model-len.",
     )

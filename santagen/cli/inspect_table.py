@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from santagen.cli.inspect_memory import ROWS
 from santagen.cli.labelled import Text, labelled, size
 
 UNKNOWN = "can't be told"
@@ -98,14 +97,14 @@ def _cache(found: dict[str, Any]) -> str:
 
 def _memory(found: dict[str, Any], length: int) -> list[str]:
     lines = [
-        f"a GPU of {size(found['bytes'])}, {100 * found['utilization']:g} % of it used; a run "
-        f"holds {ROWS:,} sequences at most unless --max-num-seqs says more"
+        f"a GPU of {size(found['bytes'])}, {100 * found['utilization']:g} % of it used"
     ]
     for how, plan in found["plans"].items():
         taken = f"{size(plan['weight_bytes'])} weights, {size(plan['workspace_bytes'])} workspace"
         lines.append(
             f"{how}: {plan['sequences']:,} sequences of {length:,} tokens, "
-            f"{plan['cache_tokens']:,} tokens in all ({taken}, {size(plan['cache_bytes'])} cache)"
+            f"{plan['cache_tokens']:,} tokens in all ({taken}, {size(plan['cache_bytes'])} cache); "
+            f"at once at most {plan['rows']:,} unless --max-num-seqs says more"
         )
     return lines
 

@@ -9,12 +9,13 @@ import torch
 
 from santagen.checkpoint.inspection import parameter_count
 from santagen.config import EngineConfig, ModelConfig
+from santagen.engine.launch_limits import BATCHED_TOKENS, ROWS, launch_limits, workspace_bytes
 from santagen.errors import SantagenError
 from santagen.model.attention import AttentionBackend, CacheShape
 
 CPU_SHARE = 0.4  # of the memory that is available when the cache is made
-DEFAULT_ROWS = {"cpu": 256, "cuda": 2048}
-DEFAULT_BATCHED_TOKENS = {"cpu": 2048, "cuda": 16384}
+DEFAULT_ROWS = {"cpu": 256, "cuda": ROWS}
+DEFAULT_BATCHED_TOKENS = {"cpu": 2048, "cuda": BATCHED_TOKENS}
 MAX_ROWS = 65536
 
 
@@ -72,7 +73,13 @@ def plan_cache(
     if settings.num_blocks is not None:
         blocks = settings.num_blocks
     else:
-        room = _room(settings, config, batched, rows, device, sharing)
+        room = _room(settings, device, sharing)
+        if device.type == "cuda":
+            rows, batched = launch_limits(
+                config, room, longest, (blocks_a_row + 1) * block_bytes,
+                settings.max_num_seqs, settings.max_num_batched_tokens,
+            )  # fmt: skip
+            room -= workspace_bytes(config, rows, batched, longest)
         # One block nobody owns; more than every row at full length is of no use.
         blocks = min(room // block_bytes, rows * blocks_a_row + 1)
     longest = min(longest, (blocks - 1) * size)
@@ -80,7 +87,8 @@ def plan_cache(
         raise SantagenError(
             f"There is no memory for the KV cache: one block of {size} tokens takes "
             f"{block_bytes:,} bytes.",
-            "Free memory, raise --gpu-memory-utilization, or use a smaller --block-size.",
+            "Free memory, raise --gpu-memory-utilization, or lower --max-num-seqs, "
+            "--max-num-batched-tokens or --max-model-len.",
         )
     shape = CacheShape(config.n_layer, blocks, size, heads, config.head_dim)
     return CachePlan(shape, longest, rows, batched, blocks * block_bytes)
@@ -110,15 +118,8 @@ def _positive(name: str, value: int | None, default: int) -> int:
     return value
 
 
-def _room(
-    settings: EngineConfig,
-    config: ModelConfig,
-    batched: int,
-    rows: int,
-    device: torch.device,
-    sharing: int,
-) -> int:
-    """Bytes for the cache: what is free, less what a forward of the largest batch needs."""
+def _room(settings: EngineConfig, device: torch.device, sharing: int) -> int:
+    """Bytes for the cache, on a GPU for launches too: what is free after loading."""
     if not 0 < settings.gpu_memory_utilization <= 1:
         raise SantagenError(
             f"--gpu-memory-utilization is {settings.gpu_memory_utilization}; it must be above 0 "
@@ -128,11 +129,7 @@ def _room(
     if device.type == "cpu":
         return int(available_ram() * CPU_SHARE / sharing)
     free, total = torch.cuda.mem_get_info(device)
-    in_use = total - free
-    tokens = max(batched, config.n_positions)
-    activations = tokens * (4 * config.n_embd + 2 * config.n_inner) * 2
-    logits = 3 * min(rows, 2048) * config.vocab_size * 4
-    return int(total * settings.gpu_memory_utilization) - in_use - activations - logits
+    return int(total * settings.gpu_memory_utilization) - (total - free)
 
 
 def refuse_too_large(name: str, config: ModelConfig, dtype: torch.dtype, ranks: int = 1) -> None:

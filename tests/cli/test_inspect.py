@@ -14,9 +14,16 @@ import numpy as np
 import pytest
 import torch
 
-from santagen.cli.inspect_memory import BATCHED_TOKENS, BLOCK_SIZE, ROWS, fit
+from santagen.checkpoint.random_weights import random_model
+from santagen.cli.inspect_memory import BLOCK_SIZE, fit
 from santagen.config import EngineConfig, ModelConfig
 from santagen.engine import memory
+from santagen.engine.launch_limits import (
+    BATCHED_TOKENS,
+    ROWS,
+    launch_limits,
+    workspace_bytes,
+)
 from santagen.engine.memory import plan_cache
 from santagen.model.attention.triton import TritonAttention
 from tests.checkpoint.loading import change
@@ -192,19 +199,18 @@ def test_a_tokenizer_from_elsewhere(cli: Cli, tmp_path: Path, bundled_model: Pat
 class TestMemory:
     """--memory answers as the engine would on such a GPU."""
 
+    @pytest.mark.parametrize("total", [2 * GIB, GIB // 2, GIB // 16])
     @pytest.mark.parametrize("length", [None, 64, 1000])
     def test_the_same_numbers_as_the_engine(
-        self, length: int | None, bundled_model: Path, monkeypatch: pytest.MonkeyPatch
+        self, total: int, length: int | None, bundled_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         config = ModelConfig.from_directory(bundled_model)
-        total, weights = GIB, 13_679_616
+        weights = 13_679_616
         monkeypatch.setattr(
             memory.torch.cuda, "mem_get_info", lambda device: (total - weights, total)
         )
         attention = TritonAttention()
-        # cli/inspect_memory.py repeats what the engine decides, since that imports torch.
-        assert (attention.block_size, memory.DEFAULT_ROWS["cuda"]) == (BLOCK_SIZE, ROWS)
-        assert memory.DEFAULT_BATCHED_TOKENS["cuda"] == BATCHED_TOKENS
+        assert attention.block_size == BLOCK_SIZE  # told without torch
         settings = EngineConfig(max_model_len=length, max_num_seqs=None)
         device = torch.device("cuda")
         plan = plan_cache(settings, config, attention, torch.bfloat16, device)
@@ -213,10 +219,29 @@ class TestMemory:
             config, memory=total, utilization=0.9, weight_bytes=weights, value_bytes=2,
             length=longest,
         )  # fmt: skip
+        assert (plan.max_num_seqs < ROWS) == (total < GIB)
+        assert plan.max_num_seqs == found["rows"]
         blocks_a_row = -(-longest // BLOCK_SIZE)
-        capped = min(found["cache_tokens"] // BLOCK_SIZE, ROWS * blocks_a_row)
+        capped = min(found["cache_tokens"] // BLOCK_SIZE, found["rows"] * blocks_a_row)
         assert plan.shape.num_blocks - 1 == capped
         assert found["sequences"] == found["cache_tokens"] // BLOCK_SIZE // blocks_a_row
+
+    def test_a_small_gpu_gets_smaller_launches(self) -> None:
+        """15B weights of 4 bits on 12 GiB: with the defaults of a large GPU nothing is left."""
+        config = random_model("starcoder").config
+        weights, memory_bytes = 8 << 30, 12 << 30
+        row_bytes = 8192 * config.kv_bytes_per_token(2)
+        large = int(memory_bytes * 0.9) - weights
+        assert workspace_bytes(config, ROWS, BATCHED_TOKENS, 8192) > large
+        rows, tokens = launch_limits(config, large, 8192, row_bytes)
+        assert rows < ROWS and tokens < BATCHED_TOKENS
+        assert launch_limits(config, large, 8192, row_bytes, 7, 77) == (7, 77)
+        assert launch_limits(config, 10 * large, 8192, row_bytes) == (ROWS, BATCHED_TOKENS)
+        found = fit(
+            config, memory=memory_bytes, utilization=0.9, weight_bytes=weights, value_bytes=2,
+            length=8192,
+        )  # fmt: skip
+        assert found["sequences"] >= 1 and found["least_memory"] < memory_bytes
 
     def test_least_memory_holds_one_sequence_and_a_byte_less_does_not(
         self, bundled_model: Path
@@ -234,11 +259,11 @@ class TestMemory:
         assert sequences(least - 4)[0] == 0
 
     def test_a_gpu_that_is_too_small(self, cli: Cli) -> None:
-        ran = cli("inspect", "--memory", "100M")
+        ran = cli("inspect", "--memory", "20M")
         assert ran.code == 2
-        assert "error: The model does not fit a GPU of 104,857,600 bytes" in ran.err
+        assert "error: The model does not fit a GPU of 20,971,520 bytes" in ran.err
         assert "hint: " in ran.err and "runs         no" in ran.err
-        found = inspect_json(cli, "--memory", "100M", code=2)
+        found = inspect_json(cli, "--memory", "20M", code=2)
         assert found["refusals"][0]["part"] == "memory" and not found["runs"]
 
     def test_packed_weights_fit_more(self, cli: Cli, tmp_path: Path) -> None:
