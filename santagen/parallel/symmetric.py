@@ -102,20 +102,31 @@ def symmetric_sum(device: torch.device, same_host: bool) -> SymmetricSum | None:
     else None. Every rank calls this, also where it can't be."""
     os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")  # a fault in it takes GPUs along
     found = None
-    if same_host and device.type == "cuda" and _peers_reach_each_other():
+    direct = os.environ.get("NCCL_P2P_DISABLE", "0") == "0"  # GPUs may write to each other
+    if same_host and device.type == "cuda" and direct and _peers_reach_each_other():
         try:
             found = SymmetricSum(device)
             # Every rank makes every sum, also after a wrong one: the others wait for it.
             found_right = [_is_right(found, device, count) for count in (8, 1 << 20, 1 << 22)]
             found_right += [_norms_right(found, device, rows) for rows in (1, FEW_ROWS + 1)]
             right = all(found_right)
-        except (RuntimeError, ImportError, AttributeError):
-            right = False  # this torch or this host has none: NCCL serves
+        except _missing():
+            right = False  # this torch, Triton or host has none: NCCL serves
         if not right:
             found = None
     agreed = torch.tensor([found is not None], dtype=torch.int32)
     dist.all_reduce(agreed, dist.ReduceOp.MIN)
     return found if bool(agreed) else None
+
+
+def _missing() -> tuple[type[Exception], ...]:
+    """What says that shared memory, or its kernels, can't be had here."""
+    errors: tuple[type[Exception], ...] = (RuntimeError, ImportError, AttributeError)
+    if has_triton():
+        from triton.errors import TritonError
+
+        errors += (TritonError,)
+    return errors
 
 
 def _peers_reach_each_other() -> bool:
@@ -140,8 +151,9 @@ def _is_right(sums: SymmetricSum, device: torch.device, count: int) -> bool:
 
 
 def _norms_right(sums: SymmetricSum, device: torch.device, rows: int) -> bool:
-    """LayerNorms of sums come out right, launched one by one and from a CUDA graph."""
-    rank, size, width = dist.get_rank(), dist.get_world_size(), 256
+    """LayerNorms of sums come out right and with the same bits on every rank, launched one by one
+    and from a CUDA graph."""
+    rank, size, width = dist.get_rank(), dist.get_world_size(), 2048
     row = torch.arange(rows * width, device=device).view(rows, width).bfloat16() / 1024
     x = row * (rank + 1)
     if not sums.takes_norm(x):
@@ -155,7 +167,10 @@ def _norms_right(sums: SymmetricSum, device: torch.device, rows: int) -> bool:
         found += [sums.layer_norm(x, row, weight, bias, 1e-5, None) for _ in range(3)]
     for _ in range(2):
         graph.replay()
-    return all(
-        bool(torch.equal(total, wanted[1]) and torch.allclose(normed, wanted[0], 0.02, 0.02))
-        for normed, total in found
-    )
+    right = True
+    for normed, total in found:
+        first = normed.clone()
+        dist.broadcast(first, 0)
+        right &= torch.equal(normed, first) and torch.equal(total, wanted[1])
+        right &= torch.allclose(normed, wanted[0], 0.02, 0.02)
+    return right

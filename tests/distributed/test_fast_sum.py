@@ -10,6 +10,7 @@ from santagen.distributed import TensorParallel
 from santagen.kernels.layer_norm import add_layer_norm
 from santagen.kernels.sum_layer_norm import Shared
 from santagen.model.layers import FastLayerNorm
+from santagen.parallel import symmetric
 from santagen.parallel.symmetric import BUFFER_BYTES, SymmetricSum, fits
 
 
@@ -63,6 +64,35 @@ def test_only_small_aligned_sums_on_a_gpu_are_taken() -> None:
     assert all(fits(x) for x in (like(8), like(most), like(4, torch.float32)))
     assert not any(fits(x) for x in (like(0), like(most + 8), like(3), like(8, torch.float16)))
     assert not SymmetricSum.__new__(SymmetricSum).takes(torch.ones(8))  # on the CPU
+
+
+@pytest.mark.parametrize(
+    ("setting", "error", "tried"),
+    [
+        (None, RuntimeError("no symmetric memory here"), 1),
+        (None, ImportError("an old torch"), 1),
+        ("1", None, 0),
+        ("0", RuntimeError(), 1),
+    ],
+)
+def test_where_memory_can_t_be_shared_the_library_sums(
+    setting: str | None, error: Exception | None, tried: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[torch.device] = []
+
+    def make(device: torch.device) -> None:
+        asked.append(device)
+        assert error is not None
+        raise error
+
+    monkeypatch.delenv("NCCL_P2P_DISABLE", raising=False)
+    if setting is not None:
+        monkeypatch.setenv("NCCL_P2P_DISABLE", setting)
+    monkeypatch.setattr(symmetric, "SymmetricSum", make)
+    monkeypatch.setattr(symmetric, "_peers_reach_each_other", lambda: True)
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda x, op: None)
+    assert symmetric.symmetric_sum(torch.device("cuda"), same_host=True) is None
+    assert len(asked) == tried
 
 
 def test_which_rows_a_shared_layer_norm_takes() -> None:
