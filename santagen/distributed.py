@@ -58,17 +58,32 @@ class TensorParallel:
         torch.distributed.all_reduce(x, group=self.group)
         return x
 
+    def ordered_sum(self, x: Tensor) -> Tensor:
+        """As `all_reduce`, with bits of a row that no other row changes: in float32, in the ranks'
+        order. Libraries add up more than two ranks in an order that follows the tensor's size."""
+        if self.world_size <= 2:
+            return self.all_reduce(x)
+        first, *others = self._gather(x)
+        total = first.float()
+        for part in others:
+            total += part
+        return total.to(x.dtype)
+
     def gather_last(self, x: Tensor) -> Tensor:
         """Concatenate the ranks' [rows, n] to [rows, n * world_size]."""
         if self.world_size == 1:
             return x
+        return self._gather(x).transpose(0, 1).reshape(x.shape[0], -1)
+
+    def _gather(self, x: Tensor) -> Tensor:
+        """The ranks' [rows, n]: [world_size, rows, n]."""
         rows, width = x.shape
         parts = x.new_empty(self.world_size * rows, width)
         if hasattr(torch.distributed, "all_gather_single"):  # its name from torch 2.13 on
             torch.distributed.all_gather_single(parts, x.contiguous(), group=self.group)
         else:
             torch.distributed.all_gather_into_tensor(parts, x.contiguous(), group=self.group)
-        return parts.view(self.world_size, rows, width).transpose(0, 1).reshape(rows, -1)
+        return parts.view(self.world_size, rows, width)
 
     def exchange_rows(self, x: Tensor) -> Tensor:
         """From each rank's columns of all rows, [rows, n], to all columns of this rank's rows,

@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from santagen.config import read_json
 from santagen.errors import SantagenError, without_token
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
@@ -26,6 +27,8 @@ TOKENIZER_FILES = (
     "added_tokens.json",
     "special_tokens_map.json",
 )
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin*")
+ANSWER_SECONDS = 10
 SAMPLE_BYTES = 65536
 SAMPLES = 8
 
@@ -61,7 +64,7 @@ def resolve_model(
         )
     if model is None:
         return ModelSource(bundled_model(), "santagen-tiny (bundled)", bundled=True)
-    return _find(model, "model", ("*.safetensors", "pytorch_model*.bin*"), revision, token)
+    return _find(model, "model", WEIGHTS, revision, token)
 
 
 def resolve_tokenizer(name: str, *, token: str | None = None) -> ModelSource:
@@ -92,7 +95,6 @@ def _find(
 def _download(
     model: str, what: str, files: tuple[str, str], revision: str | None, token: str | None
 ) -> ModelSource:
-    from huggingface_hub import constants
     from huggingface_hub import errors as hub
 
     wanted, instead = files
@@ -100,6 +102,8 @@ def _download(
         folder = fetch_snapshot(model, wanted, revision, token)
         if instead and not any(folder.glob(wanted)):
             folder = fetch_snapshot(model, instead, revision, token)
+        if _lacks(folder, files) and not _hub_answers(model, revision, token):
+            raise hub.LocalEntryNotFoundError(f"{folder} is all there is")
     except hub.GatedRepoError:
         raise SantagenError(
             f"{model} is gated: its owner asks you to accept terms first.",
@@ -116,12 +120,7 @@ def _download(
             "Check the name; for a private one give --hf-token or set HF_TOKEN.",
         ) from None
     except (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled):
-        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub can't be reached"
-        at = f" at revision {revision}" if revision else ""
-        raise SantagenError(
-            f"{model} is neither a folder here nor complete in the hub's cache{at}, and {why}.",
-            "Give a local folder, or download the model once with network access.",
-        ) from None
+        raise _not_cached(model, what, revision) from None
     except Exception as error:  # any HTTP client's error, a full disk, a bad name: all end the run
         reason, cause = without_token(error, token)
         raise SantagenError(
@@ -129,6 +128,56 @@ def _download(
             "Check the name, the network and the disk space, or give a local folder.",
         ) from cause
     return ModelSource(folder, model, revision=folder.name)
+
+
+def _not_cached(model: str, what: str, revision: str | None) -> SantagenError:
+    from huggingface_hub import constants
+
+    why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub can't be reached"
+    at = f" at revision {revision}" if revision else ""
+    return SantagenError(
+        f"{model} is neither a folder here nor complete in the hub's cache{at}, and {why}.",
+        f"Give a local folder, or download the {what} once with network access.",
+    )
+
+
+def _lacks(folder: Path, files: tuple[str, str]) -> bool:
+    """Whether a snapshot is without the file that is wanted; for a model, without config.json,
+    weights, or a shard that its index names."""
+    if files != WEIGHTS:
+        return not (folder / files[0]).is_file()
+    if not (folder / "config.json").is_file():
+        return True
+    for pattern, single in (
+        ("*.safetensors", "model.safetensors"),
+        ("pytorch_model*.bin", "pytorch_model.bin"),
+    ):
+        index = folder / f"{single}.index.json"
+        if not (folder / single).is_file() and index.is_file():
+            return not all((folder / shard).is_file() for shard in _shards(index))
+        if any(path.is_file() for path in folder.glob(pattern)):
+            return False
+    return True
+
+
+def _shards(index: Path) -> set[str]:
+    """The files that an index names; none where it is damaged, which its reader will say."""
+    try:
+        named = read_json(index, "download it again").get("weight_map")
+    except SantagenError:
+        return set()
+    return {str(shard) for shard in named.values()} if isinstance(named, dict) else set()
+
+
+def _hub_answers(model: str, revision: str | None, token: str | None) -> bool:
+    """Whether the hub can be asked now: what it lacks itself is no fault of the cache."""
+    from huggingface_hub import HfApi
+
+    try:
+        HfApi().model_info(model, revision=revision, token=token, timeout=ANSWER_SECONDS)
+    except Exception:  # of any HTTP client, or offline by choice
+        return False
+    return True
 
 
 def fetch_snapshot(model: str, weights: str, revision: str | None, token: str | None) -> Path:

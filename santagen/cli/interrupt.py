@@ -23,6 +23,7 @@ class Interrupts(AbstractContextManager["Interrupts"]):
     def __init__(self) -> None:
         self._shields = 0
         self._pending = False
+        self.last: int | None = None  # the signal that came last
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
@@ -36,6 +37,7 @@ class Interrupts(AbstractContextManager["Interrupts"]):
             signal.signal(number, previous)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.last = number
         if self._shields:
             self._pending = True
         else:

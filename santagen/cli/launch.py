@@ -12,14 +12,20 @@ import os
 import signal
 import sys
 import uuid
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from santagen.cli.describe import command_line
-from santagen.cli.interrupt import INTERRUPTED
+from santagen.cli.interrupt import INTERRUPTED, SIGNALS
 from santagen.cli.options import GenerateOptions
+from santagen.cli.ranks import STOPPED, say_not_begun
 from santagen.cli.settings import Resolved
+from santagen.cli.told import ERROR, Note, taking_note
 from santagen.errors import SantagenError
 from santagen.parallel.world import check_gpus
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 START_SECONDS = 600
 
@@ -38,22 +44,39 @@ def relaunch(settings: Resolved[GenerateOptions], tensor_parallel: int, data_par
     os.environ.update(secrets)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
     logging.disable(logging.CRITICAL)  # the launcher's own account of a failure
-    try:
-        elastic_launch(_config(count), sys.executable)("-m", "santagen", *words)
-    except SignalException:
-        return INTERRUPTED
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        if failure.exitcode < 0:
-            name = signal.Signals(-failure.exitcode).name
-            raise SantagenError(
-                f"Rank {rank} was ended by {name}.",
-                "SIGKILL mostly means that memory ran out." if name == "SIGKILL" else "",
-            ) from None
-        return int(failure.exitcode)
-    finally:
-        logging.disable(logging.NOTSET)
+
+    def pass_on(number: int, frame: FrameType | None) -> NoReturn:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # a second would leave the ranks alone
+        raise SignalException("interrupted", signal.SIGTERM)
+
+    before = [signal.signal(number, pass_on) for number in SIGNALS]
+    with taking_note() as note:
+        try:
+            elastic_launch(_config(count), sys.executable)("-m", "santagen", *words)
+        except (KeyboardInterrupt, SignalException):
+            if not note:
+                say_not_begun(settings.options)
+            return INTERRUPTED
+        except ChildFailedError as error:
+            return _failed(error, note)
+        finally:
+            logging.disable(logging.NOTSET)
+            for number, handler in zip(SIGNALS, before, strict=True):
+                signal.signal(number, handler)
     return 0
+
+
+def _failed(error: ChildFailedError, note: Note) -> int:
+    """The exit code; raises SantagenError for an end that no rank could tell of."""
+    rank, failure = error.get_first_failure()
+    if failure.exitcode >= 0 or note.holds(ERROR):
+        return STOPPED if failure.exitcode < 0 else int(failure.exitcode)
+    name = signal.Signals(-failure.exitcode).name
+    raise SantagenError(
+        f"Rank {rank} was ended by {name}.",
+        "SIGKILL mostly means that memory ran out." if name == "SIGKILL" else "",
+    ) from None
 
 
 def _config(count: int) -> Any:
@@ -69,4 +92,6 @@ def _config(count: int) -> Any:
         rdzv_configs={"timeout": START_SECONDS},
         local_addr="localhost",
         max_restarts=0,
+        # Not SIGINT, which a rank that still imports would show a traceback for: see `pass_on`.
+        signals_to_handle="SIGTERM,SIGHUP,SIGQUIT",
     )

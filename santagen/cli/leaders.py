@@ -25,7 +25,7 @@ from santagen.cli.progress import Progress, with_rate
 from santagen.errors import SantagenError
 from santagen.io.parts import part_path
 from santagen.parallel.row_queue import RowPlan, chunk_rows, draw_rows
-from santagen.request import PromptRow, Request, RowFailure
+from santagen.request import PromptRow, Request, RowFailure, SampleOutput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,6 +97,7 @@ class OtherLeader(Leader):
         cluster, group = self.cluster, self.world.group
         llm = self._ready(self.rows)
         cluster.receive("begun")
+        self.rank.begun = True
         with self._open_part() as writer:
             cluster.barrier("parts", self.world.data_parallel)
             cluster.receive("go")
@@ -143,6 +144,7 @@ class RankZero(Leader):
         self.shown = self.tally  # with the other groups' counts, where there are any
         self.generated_elsewhere = 0
         self.parts: dict[int, int] = {}  # group: samples
+        rank.done = self._done_everywhere
 
     def _open_writer(self) -> OutputWriter:
         writer = super()._open_writer()
@@ -211,10 +213,15 @@ class RankZero(Leader):
         return with_rate(total, seconds) | by_group
 
     def _begin(self, writer: OutputWriter) -> None:
-        """Take over the output, let the other leaders make their parts, and see that they did."""
+        """Take over the output, let the other leaders make their parts, and see that they did.
+
+        One group alone leaves an earlier output as it is until its first sample.
+        """
         cluster, groups = self.cluster, self.world.data_parallel
+        if groups == 1:
+            return
         writer.begin()
-        cluster.publish("begun", True)
+        self._tell_begun(writer)
         cluster.barrier("parts", groups)
         deadline = time.monotonic() + VISIBLE_SECONDS
         for group in range(1, groups):
@@ -250,11 +257,26 @@ class RankZero(Leader):
             rows = ((row.row_id, row.number) for row in progress.over(self.inputs.prompts))
             writer.finish(rows, summary, self.parts)
 
-    def _say_interrupted(self) -> None:
+    def _write_result(self, writer: OutputWriter, result: SampleOutput | RowFailure) -> None:
+        try:
+            super()._write_result(writer, result)
+        finally:
+            if writer.begun and not self.rank.begun:
+                self._tell_begun(writer)
+
+    def _tell_begun(self, writer: OutputWriter) -> None:
+        """The output is this run's now: every rank may say so, and how to go on."""
+        self.rank.begun = writer.begun
+        self.cluster.publish("begun", True)
+
+    def _done_everywhere(self) -> str:
         shown = self.shown
-        verb = "is" if shown.samples_wanted == 1 else "are"
-        done = f"{shown.samples_done} of {many(shown.samples_wanted, 'sample')} of this run {verb}"
-        self.rank.say_interrupted(done if self.output else "")
+        if not shown.samples_wanted:
+            return ""
+        return f"{shown.samples_done} of {many(shown.samples_wanted, 'sample')}"
+
+    def _say_interrupted(self) -> None:
+        self.rank.say_interrupted()
 
 
 def load_shard(rank: Rank, source: Any) -> LLM:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,13 +27,16 @@ from santagen.cli.model import find_model
 from santagen.cli.options import GenerateOptions
 from santagen.cli.output import output_path
 from santagen.cli.settings import Resolved
+from santagen.cli.told import ENDING, ERROR, has_launcher, tell
 from santagen.config import ModelConfig
 from santagen.errors import SantagenError
+from santagen.io.output_place import is_stream
 from santagen.parallel.world import World, check_gpus, check_model_divides, sizes
 from santagen.request import Request, RowFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     import torch
 
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
 
 STOPPED = 2  # the exit code of a rank that ends because another has
 MANNERS_SECONDS = 1.0  # what other ranks leave rank 0 to tell of an interruption
+PATIENCE_SECONDS = 3.0  # for a launcher to notice that a rank is gone
 
 
 def run_rank(settings: Resolved[GenerateOptions], world: World, console: Console) -> int:
@@ -46,8 +52,14 @@ def run_rank(settings: Resolved[GenerateOptions], world: World, console: Console
     from santagen.parallel.cluster import Cluster
 
     with Interrupts() as interrupts:
-        cluster = Cluster.join(world, os.environ)
+        try:
+            cluster = Cluster.join(world, os.environ)
+        except KeyboardInterrupt:
+            if not has_launcher():  # which says it otherwise
+                say_not_begun(settings.options)
+            return INTERRUPTED
         rank = Rank(settings, cluster, console, interrupts)
+        cluster.watch.farewell = rank.say_farewell
         try:
             code = rank.run()
         except KeyboardInterrupt:
@@ -57,6 +69,7 @@ def run_rank(settings: Resolved[GenerateOptions], world: World, console: Console
             give_up(cluster, rank.report(error))  # here: see cli.ending
         if code in (0, 1):
             interrupts.ignore()  # all is done: the launcher may end the rest when the first leaves
+            tell(ENDING)
             cluster.leave()
             return code
         give_up(cluster, STOPPED if code == INTERRUPTED and cluster.watch.lost else code)
@@ -79,7 +92,12 @@ class Rank:
         interrupts: Interrupts,
     ) -> None:
         self.settings, self.options, self.cluster = settings, settings.options, cluster
+        self.given = settings  # without what the launcher decides
         self.console, self.interrupts = console, interrupts
+        self.begun = False  # whether OUT is known to be this run's
+        self.done: Callable[[], str] = lambda: ""  # how much of the run is safe, where it is known
+        self._voice = threading.Lock()  # of the main thread and the watch's
+        self._spoken = False
 
     def run(self) -> int:
         options, cluster = self.options, self.cluster
@@ -160,9 +178,13 @@ class Rank:
     def report(self, error: Exception) -> int:
         """Say what ended the run, unless another rank has; returns the exit code."""
         told = self._told(error)
-        if self.cluster.may_speak():
-            report_error(told, any_rank=True)
-            self._show_resume()
+        if told is not error and has_launcher():
+            try:
+                time.sleep(PATIENCE_SECONDS)
+            except KeyboardInterrupt:  # the launcher knows which rank it was, and says so
+                self.say_interrupted()
+                return STOPPED
+        self._speak(lambda: self._say_error(told))
         return told.exit_code if isinstance(told, SantagenError) else 2
 
     def _told(self, error: Exception) -> Exception:
@@ -176,25 +198,83 @@ class Rank:
             "Its own message, or the system's log, may say why (memory, a kill, the network).",
         )
 
-    def say_interrupted(self, done: str = "what was finished is") -> None:
+    def say_interrupted(self) -> None:
         """After a signal: the user's, the launcher's, or this process's own watch's."""
         if self.cluster.world.rank:
             time.sleep(MANNERS_SECONDS)
-        if not self.cluster.may_speak():
+        self._speak(self._say_stopped)
+
+    def say_farewell(self) -> None:
+        """As `say_interrupted`, in the watch's thread: the main one waits for what is gone."""
+        self.say_interrupted()
+
+    def _speak(self, say: Callable[[], None]) -> None:
+        """`say` it where neither another rank nor another thread of this one has spoken."""
+        with self._voice:
+            if not self._spoken and self.cluster.may_speak():
+                say()
+            self._spoken = True
+
+    def _say_error(self, error: Exception) -> None:
+        report_error(error, any_rank=True)
+        tell(ERROR)
+        output = self._begun_output()
+        if output is None:
             return
-        lost = self.cluster.watch.lost
-        if lost is not None:
-            report_error(SantagenError(f"The run was stopped: {lost}."), any_rank=True)
-        output = output_path(self.options.output)
-        where = f": {done} safe in {output} and the parts beside it." if output else "."
-        Console(any_rank=True).warn(f"interrupted{where}")
+        if " safe in " not in str(error) + getattr(error, "hint", ""):
+            Console(any_rank=True).warn(f"{self._safe(output)}.")
         self._show_resume()
 
-    def _show_resume(self) -> None:
+    def _say_stopped(self) -> None:
+        lost = self.cluster.watch.lost or self._gone()
+        if lost is not None:
+            report_error(SantagenError(f"The run was stopped: {lost}."), any_rank=True)
+            tell(ERROR)
+        tell(ENDING)
+        output = self._begun_output()
+        if output is not None:
+            Console(any_rank=True).warn(f"interrupted: {self._safe(output)}.")
+            self._show_resume()
+        elif self.done():
+            Console(any_rank=True).warn(f"interrupted after {self.done()}.")
+        else:
+            say_not_begun(self.options)
+
+    def _gone(self) -> str | None:
+        """The rank because of which the launcher ends this one, if any is."""
+        by = self.interrupts.last or self.cluster.watch.signal
+        if by != signal.SIGTERM or has_launcher():
+            return None
+        self.cluster.watch.lost = self.cluster.gone()
+        return self.cluster.watch.lost
+
+    def _begun_output(self) -> Path | None:
+        """The output, where it holds what this run wrote, or what it was to go on with."""
         output = output_path(self.options.output)
-        if output is not None and output.exists():
-            line = f"Go on with: {resume_command(self.settings, 'generate')}"
-            Console(any_rank=True).say(line)
+        if output is None or is_stream(output):
+            return None
+        return output if self.begun or self.cluster.has("begun") else None
+
+    def _safe(self, output: Path) -> str:
+        parts = " and the parts beside it" if self.cluster.world.data_parallel > 1 else ""
+        done = self.done()
+        if not done:
+            return f"what was finished is safe in {output}{parts}"
+        verb = "is" if done.endswith(" 1 sample") else "are"
+        return f"{done} of this run {verb} safe in {output}{parts}"
+
+    def _show_resume(self) -> None:
+        Console(any_rank=True).say(f"Go on with: {resume_command(self.settings, 'generate')}")
+
+
+def say_not_begun(options: GenerateOptions) -> None:
+    """That the run was interrupted before anything was written."""
+    output = output_path(options.output)
+    where = "."
+    if output is not None and not is_stream(output):
+        where = f": {output} {'is as it was' if output.exists() else 'was not made'}."
+    hint = "Run the same command again."
+    Console(any_rank=True).warn(f"interrupted before the first sample{where}", hint)
 
 
 def is_lost_store(error: Exception) -> bool:

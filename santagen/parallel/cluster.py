@@ -188,18 +188,39 @@ class Cluster:
         """Whether this rank is the one that says why the run ends: the first to ask."""
         if self._spoke is None:
             try:
-                self._spoke = self.store.add("spoken", 1) == 1
+                self._spoke = self._own_store().add("spoken", 1) == 1
             except Exception:  # the store's own errors share no narrower class
                 # The store went with its host. Where a failure was told, it was told by then.
                 told = self.watch.lost is not None and "store" not in self.watch.lost
                 self._spoke = not told and self.world.local_rank == 0
         return self._spoke
 
+    def has(self, name: str) -> bool:
+        """Whether a value was published; False where the store is gone."""
+        try:
+            return bool(self._own_store().check([name]))
+        except Exception:  # the store's own errors share no narrower class
+            return False
+
+    def gone(self) -> str | None:
+        """As Watch.gone; None too where the store is gone."""
+        try:
+            return self.watch.gone(self._own_store())
+        except Exception:  # the store's own errors share no narrower class
+            return None
+
+    def _own_store(self) -> Any:
+        """The connection of this thread: the main one may wait in its own for ever."""
+        main = threading.current_thread() is threading.main_thread()
+        return self.store if main else self.watch.board
+
     def fail(self) -> None:
         """Have every other rank end."""
         self.watch.stop()
         try:
-            self.store.set("failed", f"rank {self.world.rank}")
+            self.store.set(f"beat/{self.world.rank}", "ended")
+            if not self.store.check(["failed"]):  # the first says more
+                self.store.set("failed", f"rank {self.world.rank} failed")
         except Exception:
             return  # they notice that the store is gone
         if self.hosts_store:

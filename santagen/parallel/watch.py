@@ -4,8 +4,8 @@ Every half second it says that this process lives (while the interpreter runs at
 a failure that another process reported. Rank 0 watches every process and every process watches rank
 0; one that is silent for SILENT_SECONDS counts as lost, as does the store when it can't be reached.
 Then the main thread gets SIGTERM, which the command line turns into an orderly end; a main thread
-that waits in a collective never sees it, so the process ends without it after GRACE_SECONDS. What
-was written is safe either way: samples are never buffered.
+that waits in a collective never sees it, so after GRACE_SECONDS the process ends without it, and
+`farewell` is what it says. What was written is safe either way: samples are never buffered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ BEAT_SECONDS = 0.5
 LOOK_EVERY = 4  # beats between looks at the others' beats
 SILENT_SECONDS = 40.0
 GRACE_SECONDS = 10.0
+FAREWELL_SECONDS = 5.0  # for the last words; stderr may be a pipe that nobody reads
 LOST_EXIT_CODE = 2
+SIGNALLED_EXIT_CODE = 130
+LISTEN_SECONDS = 4 * BEAT_SECONDS
+ENDED = (b"left", b"ended")  # the last beats of a process that ends in order
 
 
 class Board(Protocol):
@@ -37,13 +41,17 @@ class Board(Protocol):
 class Watch:
     """Started and stopped by the main thread.
 
-    `lost` is None, or what was lost in a sentence. `on_beat` runs with every beat, in the thread.
+    `lost` is None, or what was lost in a sentence. `on_beat` runs with every beat, in the thread;
+    `farewell` in one of its own before an end without the main thread. `signal` is the last signal
+    that was seen here, which the main thread need not have.
     """
 
     def __init__(self, board: Board, rank: int, silent: float = SILENT_SECONDS) -> None:
         self.board, self.rank, self.silent = board, rank, silent
         self.lost: str | None = None
+        self.signal: int | None = None
         self.on_beat: Callable[[], None] = lambda: None
+        self.farewell: Callable[[], None] = lambda: None
         self._names: Sequence[str] = ()
         self._watched = range(0)
         self._seen: dict[int, tuple[bytes, float]] = {}
@@ -85,13 +93,21 @@ class Watch:
             if deadline is None and (self.lost is not None or self._was_signalled()):
                 deadline = now + GRACE_SECONDS
             if deadline is not None and now > deadline:
-                os._exit(LOST_EXIT_CODE)
+                self._end()
+
+    def _end(self) -> None:
+        """End the process, whatever its main thread waits for."""
+        words = threading.Thread(target=self.farewell, name="farewell", daemon=True)
+        words.start()
+        words.join(FAREWELL_SECONDS)
+        os._exit(LOST_EXIT_CODE if self.lost is not None else SIGNALLED_EXIT_CODE)
 
     def _was_signalled(self) -> bool:
         if self._pipe is None:
             return False
         with contextlib.suppress(BlockingIOError):
-            return bool(self._pipe[0].recv(64))
+            self.signal = self._pipe[0].recv(64)[-1]
+            return True
         return False
 
     def _look(self, beats: int, now: float) -> str | None:
@@ -100,7 +116,7 @@ class Watch:
             self.board.set(f"beat/{self.rank}", str(beats))
             self.on_beat()
             if self.board.check(["failed"]):
-                return "another process of the run failed"
+                return self.board.multi_get(["failed"])[0].decode()
             return self._silent(now) if beats % LOOK_EVERY == 0 else None
         except Exception:  # the store's own errors share no narrower class
             return "the store that the processes of the run meet at can't be reached"
@@ -115,11 +131,28 @@ class Watch:
             beats = [self.board.multi_get([k])[0] if self.board.check([k]) else b"" for k in keys]
         for rank, beat in zip(self._watched, beats, strict=True):
             before, since = self._seen.setdefault(rank, (beat, now))
-            if beat == b"left":
+            if beat in ENDED:
                 continue
             if beat != before:
                 self._seen[rank] = beat, now
             elif now - since > self.silent:
-                self.board.set("failed", self._names[rank])
-                return f"{self._names[rank]} has not answered for {self.silent:.0f} s"
+                lost = f"{self._names[rank]} has not answered for {self.silent:.0f} s"
+                self.board.set("failed", lost)
+                return lost
+        return None
+
+    def gone(self, board: Board) -> str | None:
+        """Which of the watched processes went without a word, found out in a second or two.
+
+        For a process that was signalled: the launcher may have done so because of that one.
+        """
+        keys = {rank: f"beat/{rank}" for rank in self._watched if board.check([f"beat/{rank}"])}
+        if not keys:
+            return None
+        before = board.multi_get(list(keys.values()))
+        time.sleep(LISTEN_SECONDS)
+        after = board.multi_get(list(keys.values()))
+        for rank, old, new in zip(keys, before, after, strict=True):
+            if new == old and new not in ENDED:
+                return f"{self._names[rank]} is gone"
         return None

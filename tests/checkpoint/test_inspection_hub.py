@@ -97,3 +97,13 @@ def test_faults_are_named(tmp_path: Path, folder: Path) -> None:
     with FakeHub(folder) as hub:
         ran = inspect(home, hub.name, hub)
     assert ran.code == 2 and "model.safetensors is cut short" in ran.err
+
+
+def test_a_hub_model_that_has_no_weights_is_not_called_uncached(
+    tmp_path: Path, folder: Path
+) -> None:
+    write_checkpoint(folder, Spec())
+    (folder / "model.safetensors").unlink()
+    with FakeHub(folder) as hub:
+        ran = inspect(tmp_path / "home", hub.name, hub)
+    assert ran.code == 2 and "holds no weights" in ran.err and "cache" not in ran.err

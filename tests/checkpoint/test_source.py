@@ -19,6 +19,7 @@ from santagen.checkpoint.source import (
     resolve_tokenizer,
 )
 from santagen.errors import SantagenError, without_token
+from tests.cli.helpers import process
 from tests.fixture_writer import Spec, write_checkpoint
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -115,6 +116,60 @@ def test_what_is_not_cached_is_named(tmp_path: Path) -> None:
     assert isinstance(error, dict) and "can't be reached" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("spec", "gone"),
+    [
+        (Spec(), "model.safetensors"),
+        (Spec(), "config.json"),
+        (Spec(shards=2), "model-00002-of-00002.safetensors"),
+        (Spec(file="pytorch_model.bin"), "pytorch_model.bin"),
+    ],
+)
+def test_a_snapshot_that_is_not_whole_is_not_complete(
+    tmp_path: Path, spec: Spec, gone: str
+) -> None:
+    snapshot = cache_model(tmp_path, spec)
+    (snapshot / gone).unlink()
+    (snapshot / gone).symlink_to("../../blobs/gone")  # what a cleared cache leaves
+    for settings, why in (({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"), ({}, "be reached")):
+        error = resolve(tmp_path, "some/model", **settings)
+        assert isinstance(error, dict)
+        assert "some/model is neither a folder here nor complete in the hub's" in error["message"]
+        assert why in error["message"] and str(snapshot) not in error["message"]
+
+
+@pytest.mark.parametrize("command", ["inspect", "convert", "generate", "bench"])
+def test_every_command_says_alike_that_a_snapshot_is_not_whole(
+    tmp_path: Path, command: str
+) -> None:
+    (cache_model(tmp_path, Spec()) / "model.safetensors").unlink()
+    words = {
+        "inspect": ["some/model"],
+        "convert": ["some/model", str(tmp_path / "out")],
+        "generate": ["-m", "some/model", str(tmp_path / "prompts.txt")],
+        "bench": ["-m", "some/model"],
+    }[command]
+    (tmp_path / "prompts.txt").write_text("def f")
+    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    ran = process(command, *words, env=environment)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[-2:] == [
+        "error: some/model is neither a folder here nor complete in the hub's cache, and "
+        "HF_HUB_OFFLINE is set.",
+        "hint: Give a local folder, or download the model once with network access.",
+    ]
+
+
+def test_a_tokenizer_that_is_not_cached_is_named(tmp_path: Path) -> None:
+    cache_model(tmp_path, Spec())
+    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    (tmp_path / "prompts.txt").write_text("def f")
+    ran = process("generate", tmp_path / "prompts.txt", "--tokenizer", "some/model",
+                  env=environment)  # fmt: skip
+    assert ran.code == 2 and "some/model is neither a folder here nor complete" in ran.err
+    assert "download the tokenizer once" in ran.err
+
+
 class Answers:
     """Errors of huggingface_hub, as a stand-in for its server."""
 
@@ -185,6 +240,8 @@ def test_bin_files_are_fetched_only_where_there_are_no_safetensors(
         assert others["ignore_patterns"] == ["*/*"] and others["token"] == "hf_secret"
         return str(tmp_path)
 
+    for name in ("config.json", "pytorch_model.bin", "tokenizer.json"):
+        (tmp_path / name).touch()
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     resolve_model("some/model", token="hf_secret")
     assert [".bin" in " ".join(patterns) for patterns in asked] == [False, True]

@@ -153,6 +153,22 @@ def sums(dtype: str) -> list[str]:
     return [str([float(total.sum()), gathered[3].tolist(), list(gathered.shape), items, smallest])]
 
 
+def rows_summed() -> list[str]:
+    """Whether a row's sum has the same bits alone and among others, and is that of all ranks."""
+    cluster = join()
+    parallel = cluster.tensor_parallel
+    every = [
+        torch.randn(37, 640, generator=torch.Generator().manual_seed(rank))
+        for rank in range(parallel.world_size)
+    ]
+    own = every[parallel.rank]
+    whole = parallel.ordered_sum(own.clone())
+    alone = torch.cat([parallel.ordered_sum(own[row : row + 1].clone()) for row in range(37)])
+    right = torch.allclose(whole, torch.stack(every).sum(0), atol=1e-5)
+    cluster.leave()
+    return [f"{torch.equal(alone, whole)} {right}"]
+
+
 def shared_draws(directory: Path) -> list[str]:
     """What each of two ways of drawing gives, a line each: every rank all rows, or its share."""
     torch.set_num_threads(1)

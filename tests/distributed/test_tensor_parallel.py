@@ -76,6 +76,11 @@ def test_sums_and_gathers(dtype: str) -> None:
     assert every == [[str([105.0, row, [7, 10], list(range(7)), 10])]] * 2
 
 
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_a_row_s_sum_depends_on_no_other_row(size: int) -> None:
+    assert together(size, "shards.rows_summed") == [["True True"]] * size
+
+
 @pytest.mark.parametrize("size", [2, 5])
 def test_rows_are_exchanged(size: int) -> None:
     every = together(size, "shards.rows_exchanged")
