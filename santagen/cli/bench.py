@@ -1,6 +1,6 @@
 """`santagen bench`: how fast a model runs here, beside what the hardware allows.
 
-    card -> probes of the device -> LLM -> one table row per case -> JSON
+    checks -> card -> probes of the device -> LLM -> one table row per case -> JSON
 
 Only the order of things and what is said about them is decided here; `santagen.bench` measures.
 The table goes to standard error like every table; data is what --output-json asks for.
@@ -17,11 +17,12 @@ from santagen.bench import report
 from santagen.bench.card import ModelCard, in_words, model_card
 from santagen.bench.cases import Case, Result, make_cases
 from santagen.bench.limit import Limit, Rates
+from santagen.cli.bench_checks import bench_settings, check_run
 from santagen.cli.bench_options import BenchOptions, sizes
 from santagen.cli.console import Console
 from santagen.cli.describe import plain_settings, versions
 from santagen.cli.interrupt import INTERRUPTED, Interrupts
-from santagen.cli.model import engine_settings, find_model
+from santagen.cli.model import find_model
 from santagen.cli.output import (
     output_path,
     refuse_read,
@@ -31,6 +32,7 @@ from santagen.cli.output import (
 )
 from santagen.cli.settings import Resolved
 from santagen.errors import SantagenError
+from santagen.request import SamplingParams
 
 if TYPE_CHECKING:
     from santagen.bench.measure import Bench
@@ -54,6 +56,7 @@ def check_options(options: BenchOptions) -> None:
             "-m and --random-weights exclude each other: one reads weights, the other draws them.",
             "Give one of them; --random-weights takes a model's directory for its shape alone.",
         )
+    SamplingParams(temperature=options.temperature, top_p=options.top_p)  # refuses what can't be
     if options.warmup < 0:
         raise SantagenError(f"--warmup is {options.warmup}; it can't be negative.", "0 is none.")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -116,10 +119,11 @@ class Job:
         dtype, _ = choose_dtype(options.dtype, config, device)
         chosen = (options.batch_sizes, options.prompt_len, options.output_len)
         cases = make_cases(device.type, config, *(sizes(c) if c else () for c in chosen))
-        card = model_card(config, source.name, str(dtype).removeprefix("torch."), dtype.itemsize)
-        lengths = {case.length for case in cases} | {config.n_positions}
         if device.type == "cpu" and options.random_weights is not None:
             refuse_too_large(source.name, config, dtype)  # a checkpoint may be packed: LLM knows
+        config = check_run(options, source, device, dtype, cases)
+        card = model_card(config, source.name, str(dtype).removeprefix("torch."), dtype.itemsize)
+        lengths = {case.length for case in cases} | {config.n_positions}
         memory = usable_memory(device, options.gpu_memory_utilization, card.weight_bytes)
         for line in card.lines(memory, tuple(sorted(lengths))):
             self.console.say(line)
@@ -129,9 +133,7 @@ class Job:
         from santagen.bench.measure import Bench
         from santagen.llm import LLM
 
-        options, settings = self.options, engine_settings(self.options)
-        if settings["max_num_seqs"] is None:
-            settings["max_num_seqs"] = max(case.batch_size for case in cases)
+        options, settings = self.options, bench_settings(self.options, cases)
         return Bench(
             lambda: LLM(source, **settings),
             temperature=options.temperature,

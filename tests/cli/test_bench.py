@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,7 +31,9 @@ from santagen.engine import memory
 from santagen.kernels.packed_linear import storage_key
 from santagen.llm import LLM
 from santagen.request import SamplingParams
+from tests.checkpoint.loading import change, settings_in
 from tests.cli.helpers import Cli, Ran
+from tests.fixture_writer import Spec, write_checkpoint
 
 TINY = {"model_type": "gpt_bigcode", "n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 128,
         "vocab_size": 300}  # fmt: skip
@@ -206,6 +209,50 @@ def test_usage_faults_end_with_2_and_a_hint(cli: Cli, arguments: list[str], word
     assert (ran.code, ran.out) == (2, "")
     assert word in ran.err and "error: " in ran.err
     assert ran.err.count("\nhint: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--temperature", "-1"], "temperature is -1.0"),
+        (["--temperature", "nan"], "temperature is nan"),
+        (["--top-p", "2"], "top_p is 2.0"),
+        (["--gpu-memory-utilization", "0"], "--gpu-memory-utilization is 0.0"),
+        (["--gpu-memory-utilization", "nan"], "--gpu-memory-utilization is nan"),
+        (["--batch-sizes", "1,99999999"], "--batch-sizes 99999999 is more than 65536"),
+        (["--max-num-seqs", "99999999"], "--max-num-seqs 99999999 is more than 65536"),
+        (["--max-model-len", "1025"], "--max-model-len 1025 is more than"),
+        (["--block-size", "7"], "--block-size 7 does not suit"),
+        (["--quantization", "fp8"], "--quantization fp8 needs a CUDA device"),
+        (["--quantization", "gptq"], "the model's weights are not quantised"),
+        (["--quantization", "gptq", "--random-weights", "santacoder"], "are not quantised"),
+        (["--attention", "flash"], "--attention flash needs a CUDA device"),
+        (["-m", "damaged"], "which is no weight santagen reads"),
+        (["-m", "empty"], "holds no weights"),
+        (["-m", "awq"], "quantised as awq"),
+        (["-m", "no-tokenizer"], "tokenizer.json"),
+    ],
+)
+def test_what_can_be_told_before_is_told_before_anything_is_measured(
+    cli: Cli, tmp_path: Path, arguments: list[str], word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("damaged", "empty", "awq", "no-tokenizer"):
+        (tmp_path / name).mkdir()
+        write_checkpoint(tmp_path / name, Spec())
+    change(tmp_path / "damaged", "transformer.wpe.weight", np.zeros((64, 64)))  # of int32
+    (tmp_path / "empty" / "model.safetensors").unlink()
+    settings_in(tmp_path / "awq", "config.json", quant_method="awq")
+    (tmp_path / "no-tokenizer" / "tokenizer.json").write_text("{}")
+
+    def measured(*arguments: Any) -> None:
+        raise AssertionError("the device was measured")
+
+    monkeypatch.setattr(probes, "measure_rates", measured)
+    monkeypatch.chdir(tmp_path)
+    ran = cli("bench", "--device", "cpu", "--prompt-len", "4", "--output-len", "4", *arguments)
+    assert (ran.code, ran.out) == (2, "") and word in ran.err
+    assert "fits in" not in ran.err and ran.err.count("\nhint: ") <= 1
+    assert ran.err.splitlines()[-1].startswith("hint: ")
 
 
 def test_no_file_that_is_read_is_replaced(cli: Cli, tmp_path: Path) -> None:
