@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from santagen.checkpoint.gptq_settings import ONE_PLACE, GPTQSettings
+from santagen.checkpoint.gptq_settings import ONE_PLACE, GPTQSettings, says
 from santagen.checkpoint.layout import FLOATS, ROOT, Layout, linear_shape
 from santagen.checkpoint.reader import TensorFiles
 from santagen.config import ModelConfig
@@ -63,8 +63,7 @@ def _check_shapes(
                 old = " (one value a zero point, not packed)"
             raise SantagenError(
                 f"{prefix}.{part} in {info.file} has shape {list(info.shape)}{old}; {bits} bits "
-                f"with group_size {settings.group_size} ({settings.source}) ask for "
-                f"{list(wanted)}.",
+                f"{_grouping(settings)} ask for {list(wanted)}.",
                 ONE_PLACE,
             )
     info = files.info(f"{prefix}.scales")
@@ -72,6 +71,12 @@ def _check_shapes(
         raise SantagenError(
             f"{prefix}.scales in {info.file} is of dtype {info.dtype}, not a float.", AGAIN_QUANTISE
         )
+
+
+def _grouping(settings: GPTQSettings) -> str:
+    if "group_size" not in settings.said:
+        return f"without a group_size, which means one group ({settings.source}),"
+    return f"with group_size {settings.group_size} ({settings.source})"
 
 
 def _check_g_idx(files: TensorFiles, prefix: str, inp: int, settings: GPTQSettings) -> bool:
@@ -100,8 +105,8 @@ def _check_g_idx(files: TensorFiles, prefix: str, inp: int, settings: GPTQSettin
     if settings.desc_act and groups > 1 and (index is None or not index.any()):
         state = "is missing" if index is None else "is all zero"
         raise SantagenError(
-            f"{name} {state}, but {settings.source} says desc_act true: without it the group of "
-            "each row is lost.",
+            f"{name} {state}, but {says(settings.said['desc_act'])} desc_act true: without it the "
+            "group of each row is lost.",
             "Quantise the model again, or set desc_act to false if it was made without act-order.",
         )
     if index is None or not index.any():
@@ -127,9 +132,13 @@ def _confirm_zero_rule(
     if told == labelled:
         return settings
     stored = middle if told == "v2" else middle - 1
+    where = settings.said.get("checkpoint_format")
+    label = f"the format is {labelled} by {where}"
+    if not where:
+        label = f"no setting names the format, which means {labelled}"
     note = (
-        f"GPTQ: the format is {labelled} by {settings.source}, but every zero point is stored as "
-        f"{stored}, as in a symmetric file of the format {told}; the values are trusted"
+        f"GPTQ: {label}, but every zero point is stored as {stored}, as in a symmetric file of the "
+        f"format {told}; the values are trusted"
     )
     return replace(settings, sym=True, zero_rule=told, notes=(*settings.notes, note))
 
@@ -137,10 +146,10 @@ def _confirm_zero_rule(
 def _asymmetric(settings: GPTQSettings) -> GPTQSettings:
     """The settings of a file whose zero points differ, though none says it is asymmetric."""
     note = (
-        f"GPTQ: the weights are symmetric by {settings.source}, but their zero points differ; "
-        "they are read as asymmetric"
+        f"GPTQ: the weights are symmetric by {settings.said.get('sym')}, but their zero points "
+        "differ; they are read as asymmetric"
     )
-    notes = (*settings.notes, note) if settings.sym_said else settings.notes
+    notes = (*settings.notes, note) if "sym" in settings.said else settings.notes
     rule = "v1-word" if settings.by_word and settings.zero_rule == "v1" else settings.zero_rule
     return replace(settings, sym=False, zero_rule=rule, notes=notes)
 

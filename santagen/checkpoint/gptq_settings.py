@@ -8,7 +8,8 @@ fit is gptq_checks.py's question.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,10 @@ class GPTQSettings:
     """How every quantised layer is packed.
 
     group_size is in inputs, -1 for one group. `zero_rule` says how z is stored: v1, v1-word or v2
-    (see gptq.py), `by_word` whether it would be v1-word if v1 were asymmetric. `sym` is True where
-    nothing says it (`sym_said`). `act_order` is what the tensors say, where they were looked at,
-    and `desc_act` what the settings do. `source` names where the settings stood, `notes` what the
-    user should know (a label overruled by the values).
+    (see gptq.py), `by_word` whether it would be v1-word if v1 were asymmetric. `act_order` is what
+    the tensors say, where they were looked at, and `desc_act` what the settings do. `source` names
+    where the settings stood, `said` where each of them did (those that nothing says have defaults:
+    `sym` is then True), `notes` what the user should know (a label overruled by the values).
     """
 
     bits: int
@@ -65,8 +66,8 @@ class GPTQSettings:
     source: str
     notes: tuple[str, ...] = ()
     by_word: bool = False
-    sym_said: bool = True
     act_order: bool | None = None
+    said: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def groups(self, inputs: int) -> int:
         return 1 if self.group_size == -1 else -(-inputs // self.group_size)
@@ -246,8 +247,7 @@ def _refuse_conflicts(found: list[tuple[str, dict[str, Any]]]) -> None:
                 a, b = one.get(key), two.get(key)
                 if a is not None and b is not None and a != b:
                     raise SantagenError(
-                        f"{first} says {key} {a} and {second} "
-                        f"{'say' if second == TENSORS else 'says'} {key} {b}.",
+                        f"{says(first)} {key} {shown(a)} and {says(second)} {key} {shown(b)}.",
                         "Keep the one that belongs to the weights.",
                     )
 
@@ -257,15 +257,16 @@ def _merged(found: list[tuple[str, dict[str, Any]]]) -> GPTQSettings:
     merged: dict[str, Any] = {}
     for _, settings in reversed(found):
         merged |= {key: value for key, value in settings.items() if value is not None}
-    bits, group = merged.get("bits"), merged.get("group_size", -1)
-    if type(bits) is not int or bits not in BITS:
-        raise SantagenError(
-            f"{where} has bits {bits!r}; santagen reads {', '.join(map(str, BITS))}.",
-            "Quantise with 4 or 8 bits.",
-        )
+    said = {
+        key: " and ".join(name for name, settings in found if settings.get(key) is not None)
+        for key in merged
+    }
+    bits, group = _bits(merged.get("bits"), said.get("bits", where)), merged.get("group_size", -1)
     if type(group) is not int or (group != -1 and group < 1):
         raise SantagenError(
-            f"{where} has group_size {group!r}; it must be -1 or a whole number above 0.", ONE_PLACE
+            f"{says(said['group_size'])} group_size {shown(group)}; it must be -1 or a whole "
+            "number above 0.",
+            ONE_PLACE,
         )
     sym = bool(merged.get("sym", True))
     meta = merged.get("meta")
@@ -277,5 +278,30 @@ def _merged(found: list[tuple[str, dict[str, Any]]]) -> GPTQSettings:
         rule = "v2"
     return GPTQSettings(
         bits, group, bool(merged.get("desc_act", False)), sym, rule, where,
-        by_word=by_word and bits != 3, sym_said="sym" in merged,
+        by_word=by_word and bits != 3, said=said,
     )  # fmt: skip
+
+
+def _bits(bits: Any, where: str) -> int:
+    """Refuse what is no number of bits, and one that santagen doesn't read."""
+    known = ", ".join(map(str, BITS))
+    if bits is None:
+        raise SantagenError(
+            f"{says(where)} no bits: nothing tells how the weights are packed.",
+            f"Set bits to what the weights were quantised with ({known}).",
+        )
+    if type(bits) is not int or bits < 1:
+        raise SantagenError(
+            f"{says(where)} bits {shown(bits)}; it must be a whole number, one of {known}.",
+            f"Set bits to what the weights were quantised with. {ONE_PLACE}",
+        )
+    if bits not in BITS:
+        raise SantagenError(
+            f"{says(where)} bits {bits}; santagen reads {known}.", "Quantise with 4 or 8 bits."
+        )
+    return bits
+
+
+def says(where: str) -> str:
+    """ "config.json" -> "config.json says"; of several places, or tensors, "... say"."""
+    return f"{where} {'say' if ' and ' in where else 'says'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -258,3 +259,36 @@ def test_the_label_s_case_does_not_matter(tmp_path: Path, form: str, label: str)
     settings_in(tmp_path, "config.json", checkpoint_format=label, format=label.lower())
     found, _ = open_float32(tmp_path).get_linear("transformer.h.0.mlp.c_fc")
     assert torch.equal(found, torch.from_numpy(wanted["transformer.h.0.mlp.c_fc.weight"].copy()))
+
+
+def second_file(folder: Path, **settings: Any) -> None:
+    """A quantize_config.json beside the settings of config.json."""
+    (folder / "quantize_config.json").write_text(json.dumps({"bits": 4, **settings}))
+
+
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize(
+    ("form", "label", "words"),
+    [
+        ("v2", None, "no setting names the format, which means v1, but"),
+        ("v2", "gptq", "the format is v1 by config.json, but"),
+        ("v1", "gptq_v2", "the format is v2 by config.json, but"),
+    ],
+)
+def test_a_note_names_only_who_said_it(
+    tmp_path: Path, form: str, label: str | None, words: str, second: bool
+) -> None:
+    write_checkpoint(tmp_path, Spec(gptq=GPTQSpec(form=form)))
+    settings_in(tmp_path, "config.json", checkpoint_format=label)
+    if second:
+        second_file(tmp_path)
+    (note,) = open_float32(tmp_path).notes
+    assert f"GPTQ: {words} every zero point" in note
+
+
+def test_who_said_a_thing_that_is_not_so_is_named_alone(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, Spec(gptq=ASYM))
+    settings_in(tmp_path, "config.json", sym=None)
+    second_file(tmp_path, sym=True)
+    (note,) = open_float32(tmp_path).notes
+    assert "symmetric by quantize_config.json, but" in note

@@ -101,7 +101,13 @@ REFUSED: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "lm_head as text": (setting(Q, lm_head="false"), ["lm_head 'false'", Q]),
     "pack dtype": (setting("config.json", pack_dtype="int16"), ["int16"]),
     "bits": (setting("config.json", bits=5), ["bits 5"]),
-    "bits as text": (setting("config.json", bits="4"), ["bits '4'"]),
+    "bits as text": (setting("config.json", bits="4"), ["config.json says bits '4'", "whole"]),
+    "bits of null": (setting("config.json", bits=None), ["config.json says no bits"]),
+    "bits of 0": (setting("config.json", bits=0), ["bits 0", "whole number"]),
+    "bits as text in one": (setting(Q, bits="4"), ["says bits 4 and", "json says bits '4'"]),
+    "group size of null": (
+        setting("config.json", group_size=None), ["without a group_size, which means one group"]
+    ),
     "group size": (setting("config.json", group_size=0), ["group_size 0"]),
     "two formats": (setting("config.json", format="gptq_v2"), ["gptq_v2", "checkpoint_format"]),
     "group sizes": (setting(Q, group_size=64), ["group_size 32", "group_size 64"]),
@@ -166,6 +172,19 @@ def test_what_can_not_be_read_is_refused(
     for word in words:
         assert word in caught.value.message
     assert caught.value.hint
+
+
+def test_settings_at_fault_are_no_reason_to_quantise_again(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, Spec(gptq=ASYM))
+    for bits in (None, "4", True, 0, 4.0, [4]):
+        settings_in(tmp_path, "config.json", bits=bits)
+        with pytest.raises(SantagenError, match=r"config\.json says") as caught:
+            open_float32(tmp_path)
+        assert "Set bits to what the weights were quantised with" in caught.value.hint
+    settings_in(tmp_path, "config.json", bits=5)
+    with pytest.raises(SantagenError, match=r"bits 5; santagen reads 2, 3, 4, 8") as caught:
+        open_float32(tmp_path)
+    assert caught.value.hint == "Quantise with 4 or 8 bits."
 
 
 @pytest.mark.parametrize(("g_idx", "word"), [("zero", "is all zero"), ("absent", "is missing")])
