@@ -235,7 +235,7 @@ class Rank:
         if output is not None:
             Console(any_rank=True).warn(f"interrupted: {self._safe(output)}.")
             self._show_resume()
-        elif self.done():
+        elif self.done() and output_file(self.options) is None:
             Console(any_rank=True).warn(f"interrupted after {self.done()}.")
         else:
             say_not_begun(self.options)
@@ -250,8 +250,8 @@ class Rank:
 
     def _begun_output(self) -> Path | None:
         """The output, where it holds what this run wrote, or what it was to go on with."""
-        output = output_path(self.options.output)
-        if output is None or is_stream(output):
+        output = output_file(self.options)
+        if output is None:
             return None
         return output if self.begun or self.cluster.has("begun") else None
 
@@ -267,11 +267,17 @@ class Rank:
         Console(any_rank=True).say(f"Go on with: {resume_command(self.settings, 'generate')}")
 
 
+def output_file(options: GenerateOptions) -> Path | None:
+    """The output, where it is one that a run can go on with."""
+    output = output_path(options.output)
+    return None if output is None or is_stream(output) else output
+
+
 def say_not_begun(options: GenerateOptions) -> None:
     """That the run was interrupted before anything was written."""
-    output = output_path(options.output)
+    output = output_file(options)
     where = "."
-    if output is not None and not is_stream(output):
+    if output is not None:
         where = f": {output} {'is as it was' if output.exists() else 'was not made'}."
     hint = "Run the same command again."
     Console(any_rank=True).warn(f"interrupted before the first sample{where}", hint)
