@@ -27,6 +27,7 @@ from santagen.checkpoint.layout import (
     linear_shape,
 )
 from santagen.checkpoint.reader import TensorFiles, open_checkpoint
+from santagen.checkpoint.source import refuse_broken_links
 from santagen.config import ModelConfig
 from santagen.errors import SantagenError
 
@@ -39,12 +40,17 @@ def inspect_checkpoint(
     directory: Path, config: ModelConfig
 ) -> tuple[TensorFiles, Layout, GPTQSettings | None]:
     """Files, layout and quantisation of a checkpoint; raises SantagenError for what can't run."""
-    files = open_checkpoint(directory)
+    files = _open(directory)
     settings = find_settings(directory, config, files)
     layout = decide_layout(files, config)
     if settings is not None:
         settings = check_modules(files, config, layout, settings)
     return files, layout, settings
+
+
+def _open(directory: Path, *, without_torch: bool = False) -> TensorFiles:
+    refuse_broken_links(directory)
+    return open_checkpoint(directory, without_torch=without_torch)
 
 
 @dataclass
@@ -66,9 +72,7 @@ class Examination:
         """Examine a model directory; what can be refused is kept, not raised."""
         found = cls(directory)
         found.config = found.attempt("config", lambda: ModelConfig.from_directory(directory))
-        found.files = found.attempt(
-            "weights", lambda: open_checkpoint(directory, without_torch=True)
-        )
+        found.files = found.attempt("weights", lambda: _open(directory, without_torch=True))
         files, config = found.files, found.config
         if files is None or config is None:
             return found

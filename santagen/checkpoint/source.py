@@ -28,6 +28,10 @@ TOKENIZER_FILES = (
     "special_tokens_map.json",
 )
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin*")
+WEIGHT_FILES = (  # (all of a kind, the one that is read where it is there), in order of preference
+    ("*.safetensors", "model.safetensors"),
+    ("pytorch_model*.bin", "pytorch_model.bin"),
+)
 ANSWER_SECONDS = 10
 SAMPLE_BYTES = 65536
 SAMPLES = 8
@@ -148,10 +152,7 @@ def _lacks(folder: Path, files: tuple[str, str]) -> bool:
         return not (folder / files[0]).is_file()
     if not (folder / "config.json").is_file():
         return True
-    for pattern, single in (
-        ("*.safetensors", "model.safetensors"),
-        ("pytorch_model*.bin", "pytorch_model.bin"),
-    ):
+    for pattern, single in WEIGHT_FILES:
         index = folder / f"{single}.index.json"
         if not (folder / single).is_file() and index.is_file():
             return not all((folder / shard).is_file() for shard in _shards(index))
@@ -198,14 +199,35 @@ def fetch_snapshot(model: str, weights: str, revision: str | None, token: str | 
     )
 
 
+def refuse_broken_links(path: Path) -> None:
+    """Refuse a model folder that has a link to nothing where its weights should be.
+
+    Links beside the one file that is read, or of the kind that is not read, are let be.
+    """
+    for pattern, single in WEIGHT_FILES:
+        files = sorted(path.glob(pattern))
+        if (path / single).is_file():
+            return
+        for file in files:
+            if file.is_symlink() and not file.exists():
+                raise SantagenError(
+                    f"{file} is a link to {file.readlink()}, which is not there.",
+                    "Mend the link, or put the file itself in its place.",
+                )
+        if files:
+            return
+
+
 def model_fingerprint(path: Path) -> str:
     """SHA-256 of the settings files and of every weight file's name, size, start and samples.
 
     Cheap on any size of model: reads at most half a MiB of a file. The folder's own name is not
-    part of it.
+    part of it. Raises SantagenError as `refuse_broken_links` does.
     """
+    refuse_broken_links(path)
     digest = _digest(path, SETTINGS)
-    weights = [*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin")]
+    found = [file for pattern, _ in WEIGHT_FILES for file in path.glob(pattern)]
+    weights = [file for file in found if file.is_file()]
     for file in sorted(weights, key=lambda f: f.name):
         size = file.stat().st_size
         digest.update(f"\0{file.name}\0{size}\0".encode())

@@ -19,7 +19,7 @@ from santagen.checkpoint.source import (
     resolve_tokenizer,
 )
 from santagen.errors import SantagenError, without_token
-from tests.cli.helpers import process
+from tests.cli.helpers import Cli, process
 from tests.fixture_writer import Spec, write_checkpoint
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -138,18 +138,25 @@ def test_a_snapshot_that_is_not_whole_is_not_complete(
         assert why in error["message"] and str(snapshot) not in error["message"]
 
 
-@pytest.mark.parametrize("command", ["inspect", "convert", "generate", "bench"])
+COMMANDS = pytest.mark.parametrize("command", ["inspect", "convert", "generate", "bench"])
+
+
+def words_of(command: str, model: str, folder: Path) -> list[str]:
+    (folder / "prompts.txt").write_text("def f")
+    return {
+        "inspect": [model],
+        "convert": [model, str(folder / "out")],
+        "generate": ["-m", model, str(folder / "prompts.txt"), "-o", str(folder / "o.jsonl")],
+        "bench": ["-m", model],
+    }[command]
+
+
+@COMMANDS
 def test_every_command_says_alike_that_a_snapshot_is_not_whole(
     tmp_path: Path, command: str
 ) -> None:
     (cache_model(tmp_path, Spec()) / "model.safetensors").unlink()
-    words = {
-        "inspect": ["some/model"],
-        "convert": ["some/model", str(tmp_path / "out")],
-        "generate": ["-m", "some/model", str(tmp_path / "prompts.txt")],
-        "bench": ["-m", "some/model"],
-    }[command]
-    (tmp_path / "prompts.txt").write_text("def f")
+    words = words_of(command, "some/model", tmp_path)
     environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     ran = process(command, *words, env=environment)
     assert (ran.code, ran.out) == (2, "")
@@ -158,6 +165,45 @@ def test_every_command_says_alike_that_a_snapshot_is_not_whole(
         "HF_HUB_OFFLINE is set.",
         "hint: Give a local folder, or download the model once with network access.",
     ]
+
+
+@COMMANDS
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        (Spec(), "model.safetensors"),
+        (Spec(shards=2), "model-00002-of-00002.safetensors"),
+        (Spec(file="pytorch_model.bin"), "pytorch_model.bin"),
+    ],
+)
+def test_a_link_to_nothing_has_one_sentence_in_every_command(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, command: str, spec: Spec, name: str
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write_checkpoint(folder, spec)
+    (folder / name).unlink()
+    (folder / name).symlink_to("../gone")
+    ran = Cli(capfd)(command, *words_of(command, str(folder), tmp_path))
+    assert ran.code == 2
+    assert ran.err.splitlines()[-2:] == [
+        f"error: {folder / name} is a link to ../gone, which is not there.",
+        "hint: Mend the link, or put the file itself in its place.",
+    ]
+    assert not (tmp_path / "o.jsonl").exists()
+
+
+def test_a_link_to_nothing_that_is_not_read_is_let_be(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write_checkpoint(folder, Spec())
+    mark = model_fingerprint(folder)
+    (folder / "pytorch_model.bin").symlink_to("../gone")
+    (folder / "other.safetensors").symlink_to("../gone")
+    assert model_fingerprint(folder) == mark
+    assert Cli(capfd)("inspect", folder).code == 0
 
 
 def test_a_tokenizer_that_is_not_cached_is_named(tmp_path: Path) -> None:
