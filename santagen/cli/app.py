@@ -21,10 +21,10 @@ import typer
 from santagen import __version__
 from santagen.cli.bench_options import BenchOptions
 from santagen.cli.commands import COMMANDS, Command, app, command
-from santagen.cli.console import report_error
+from santagen.cli.console import Console, report_error
 from santagen.cli.convert_options import ConvertOptions
 from santagen.cli.doctor_options import DoctorOptions
-from santagen.cli.ending import end_if_lost
+from santagen.cli.ending import end_if_lost, end_now
 from santagen.cli.eval_options import EvalOptions
 from santagen.cli.inspect_options import InspectOptions
 from santagen.cli.interrupt import INTERRUPTED
@@ -200,7 +200,7 @@ def _run(arguments: Sequence[str]) -> int:
         report_error(error)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted; nothing was written.", file=sys.stderr)
+        Console().warn("interrupted.")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout has gone. Python would complain again when it flushes at exit.
@@ -221,4 +221,7 @@ def _run(arguments: Sequence[str]) -> int:
 def main() -> None:
     """The entry point of the `santagen` script and of `python -m santagen`."""
     quiet_libraries(os.environ)
-    sys.exit(run_program(sys.argv[1:]))
+    code = run_program(sys.argv[1:])
+    if code == INTERRUPTED:
+        end_now(code)  # Python's own end is by SIGINT where one came while it ran an exec()
+    sys.exit(code)

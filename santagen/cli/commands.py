@@ -70,7 +70,11 @@ def command(
             names = [known.name for known in COMMANDS]
             settings = resolve(options, name, flags, os.environ, names)
             shows = settings.options.show_config
-            raise typer.Exit(_show(settings, name) if shows else body(settings))
+            try:
+                code = _show(settings, name) if shows else body(settings)
+            except KeyboardInterrupt:  # for Typer an exit code like any other, of which none tells
+                raise typer.Abort() from None
+            raise typer.Exit(code)
 
         parameters = [_parameter(setting) for setting in settings_of(options)]
         run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]

@@ -15,11 +15,11 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from santagen.cli.console import Console
+from santagen.cli.console import Console, rank, report_error
 from santagen.cli.degenerate import HINT, Degenerate
 from santagen.cli.describe import command_line, plain_settings, resume_command, versions
 from santagen.cli.generate_inputs import Inputs, read_inputs, said_if_slow
@@ -31,6 +31,7 @@ from santagen.cli.output import output_path
 from santagen.cli.progress import Progress, Tally, with_rate
 from santagen.cli.rows_progress import RowsProgress, shows_rows
 from santagen.cli.settings import Resolved
+from santagen.errors import SantagenError
 from santagen.io.output_place import errors_path
 from santagen.parallel.world import World, sizes
 from santagen.request import PromptRow, Request, RowFailure, SampleOutput
@@ -51,7 +52,7 @@ DECIDES_BYTES = (
 def run(settings: Resolved[GenerateOptions]) -> int:
     """The command; returns the exit code."""
     options = settings.options
-    world = World.from_environment(os.environ)
+    world = launched_world(os.environ)
     if options.dry_run and world.rank:
         return 0
     console = Console(options.quiet, options.verbose)
@@ -78,6 +79,16 @@ def run(settings: Resolved[GenerateOptions]) -> int:
         except Exception as error:
             job.say_kept(error)
             raise
+
+
+def launched_world(environment: Mapping[str, str]) -> World:
+    """As World.from_environment, whose fault is said here: the rank may be what is wrong."""
+    try:
+        return World.from_environment(environment)
+    except SantagenError as error:
+        if rank():
+            report_error(error, any_rank=True)
+        raise
 
 
 class Job:

@@ -32,6 +32,14 @@ START_SECONDS = 600
 
 def relaunch(settings: Resolved[GenerateOptions], tensor_parallel: int, data_parallel: int) -> int:
     """Run the command in tensor_parallel * data_parallel processes; returns its exit code."""
+    try:
+        return _launch(settings, tensor_parallel, data_parallel)
+    except KeyboardInterrupt:  # no process was started: see `pass_on`
+        say_not_begun(settings.options)
+        return INTERRUPTED
+
+
+def _launch(settings: Resolved[GenerateOptions], tensor_parallel: int, data_parallel: int) -> int:
     import torch
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -54,7 +62,7 @@ def relaunch(settings: Resolved[GenerateOptions], tensor_parallel: int, data_par
     with taking_note() as note:
         try:
             elastic_launch(_config(count), sys.executable)("-m", "santagen", *words)
-        except (KeyboardInterrupt, SignalException):
+        except SignalException:
             if not note:
                 say_not_begun(settings.options)
             return INTERRUPTED

@@ -35,21 +35,25 @@ def killed_while_loading() -> None:
     santagen.llm.LLM = Killed  # type: ignore[assignment,misc]
 
 
-def killed_in_a_step() -> None:
-    """Like running out of memory: gone in the middle of a decode step."""
+def signalled_in_a_step(number: signal.Signals, step: int) -> None:
     from santagen.engine.model_runner import ModelRunner
 
     launch = ModelRunner.launch
-    left = 8
+    left = step
 
     def counted(self: ModelRunner, step: object) -> object:
         nonlocal left
         left -= 1
         if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
         return launch(self, step)  # type: ignore[arg-type]
 
     ModelRunner.launch = counted  # type: ignore[assignment,method-assign]
+
+
+def killed_in_a_step() -> None:
+    """Like running out of memory: gone in the middle of a decode step."""
+    signalled_in_a_step(signal.SIGKILL, 8)
 
 
 def failing_launch(error: Exception, number: int) -> None:
@@ -112,3 +116,15 @@ def short_silence() -> None:
         meet(self)
 
     Cluster.meet = impatient  # type: ignore[method-assign]
+
+
+def short_silence_and_grace() -> None:
+    from santagen.parallel import watch
+
+    watch.GRACE_SECONDS = 1.0
+    short_silence()
+
+
+def stopped_in_a_step() -> None:
+    """As `killed_in_a_step`, but still there: its peers wait for it."""
+    signalled_in_a_step(signal.SIGSTOP, 60)

@@ -157,3 +157,49 @@ def test_a_silent_rank_is_missed(prompts: Path, output: Path) -> None:
     ran = start(2, *command, before=before)
     assert ran.wait(60) == [2, -signal.SIGKILL]
     said_once(ran, "has not answered for 2 s")
+
+
+@pytest.mark.parametrize("sizes", [("-tp", "2"), ("-dp", "2")])
+def test_a_run_that_wrote_nothing_names_no_resume(
+    prompts: Path, output: Path, sizes: tuple[str, str]
+) -> None:
+    output.write_text("of another run\n")
+    command = ("generate", prompts, "-o", output, *sizes, "-q")
+    ran = start(2, *command)
+    assert ran.wait(60) == [2, 2]
+    said_once(ran, f"error: {output} exists")
+    assert "Go on with" not in ran.err
+    ran = start(2, *command, "--overwrite", before={1: "broken_model"})
+    assert ran.wait(60) == [2, 2]
+    said_once(ran, "error: ZeroDivisionError: the model fell over")
+    assert "Go on with" not in ran.err and output.read_text() == "of another run\n"
+
+
+def test_a_device_is_nothing_to_go_on_with(prompts: Path) -> None:
+    command = ("generate", prompts, "-o", "/dev/null", "--max-tokens", "8", "-tp", "2", "-q")
+    ran = start(2, *command, before={1: "killed_in_a_step"})
+    assert ran.wait(60) == [2, -signal.SIGKILL]
+    said_once(ran, "error: A rank of this tensor-parallel group went away")
+    assert "Go on with" not in ran.err and "safe in" not in ran.err
+
+
+def test_a_stuck_rank_ends_the_run_with_a_word(prompts: Path, output: Path) -> None:
+    """The main thread of rank 0 waits in a collective: only the watch's can speak."""
+    command = ("generate", prompts, "-o", output, "--max-num-seqs", "2", "--ignore-eos", "-tp", "2")
+    before = {0: "short_silence_and_grace", 1: "stopped_in_a_step"}
+    ran = start(2, *command, before=before)
+    ran.processes[0].join(60)
+    ran.processes[1].kill()
+    assert ran.wait(10) == [2, -signal.SIGKILL]
+    assert len(re.findall("^error: ", ran.err, re.MULTILINE)) == 1, ran.err
+    assert ran.err.count("has not answered for 2 s") == 1
+    samples = output.read_bytes().count(b"\n")
+    assert samples and f"interrupted: {samples} of " in ran.err
+    assert len(re.findall("^Go on with: santagen generate .* --resume$", ran.err, re.M)) == 1
+
+
+def test_a_rank_beyond_the_world(prompts: Path) -> None:
+    ran = start(2, "generate", prompts, "-q", ranks=range(1), changes={0: {"RANK": "3"}})
+    ran.processes[0].join(60)
+    assert ran.processes[0].exitcode == 2
+    assert "error: RANK 3, WORLD_SIZE 2" in (ran.folder / "3.err").read_text()

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from santagen.io.parts import part_path, part_paths
 from tests.cli.helpers import PROGRAM, TIMEOUT
 from tests.distributed.conftest import NARROW, SAMPLED
@@ -122,3 +124,22 @@ def test_ctrl_c_ends_all_in_order(prompts: Path, output: Path) -> None:
     assert err.count("interrupted: ") == err.count("Go on with: santagen generate") == 1
     kept = [*part_paths(output), output]
     assert sum(path.read_bytes().count(b"\n") for path in kept) >= 3
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.5, 2.5])
+def test_ctrl_c_while_it_starts(prompts: Path, output: Path, seconds: float) -> None:
+    """To the whole group, as a terminal sends it: one line, and an earlier output stays."""
+    output.write_text("of another run\n")
+    command = [*PROGRAM, *generate(prompts, output, "-dp", "2", "--overwrite")]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as child:
+        time.sleep(seconds)
+        os.killpg(child.pid, signal.SIGINT)
+        _, err = child.communicate(timeout=60)
+    assert child.returncode == 130, err
+    assert "Traceback" not in err and err.count("interrupted") == 1, err
+    if "before the first sample" in err or err == "warning: interrupted.\n":
+        assert output.read_text() == "of another run\n" and "--resume" not in err
+    else:
+        assert "safe in" in err and "--resume" in err
