@@ -137,22 +137,41 @@ def test_a_destination_that_can_not_be_written(cli: Cli, source: Path) -> None:
     assert "Traceback" not in ran.err
 
 
-def test_sigterm_leaves_nothing(tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.mkdir()
-    write_checkpoint(source, Spec(config={"n_layer": 60}))
-    options = ["convert", str(source), str(target), "--max-shard-size", "1"]
+def start_long_conversion(folder: Path, *before: str) -> subprocess.Popen[str]:
+    """In a process of its own, after its first line; `before` stands before the command."""
+    (folder / "source").mkdir()
+    write_checkpoint(folder / "source", Spec(config={"n_layer": 60}))
+    words = ["convert", str(folder / "source"), str(folder / "target"), "--max-shard-size", "1"]
     child = subprocess.Popen(
-        [*PROGRAM, *options], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    )
+        [*before, *PROGRAM, *words], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
     assert child.stderr is not None
-    first = child.stderr.readline()
-    child.send_signal(signal.SIGTERM)
-    rest = child.stderr.read()
-    child.stderr.close()
-    assert child.wait(timeout=60) == 130, rest
-    assert first.startswith("wrote model-00001") and "interrupted" in rest
+    assert any(line.startswith("wrote model-00001") for line in child.stderr)
+    return child
+
+
+@pytest.mark.parametrize(
+    ("number", "times"), [(signal.SIGTERM, 1), (signal.SIGHUP, 1), (signal.SIGHUP, 2)]
+)
+def test_an_ending_signal_leaves_nothing(
+    tmp_path: Path, number: signal.Signals, times: int
+) -> None:
+    child = start_long_conversion(tmp_path)
+    for _ in range(times):  # a shell and the system both tell of a closed terminal
+        child.send_signal(number)
+    _, rest = child.communicate(timeout=60)
+    assert child.returncode == 130, rest
+    assert "interrupted" in rest and "Traceback" not in rest
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_closed_terminal_is_nothing_under_nohup(tmp_path: Path) -> None:
+    child = start_long_conversion(tmp_path, "nohup")
+    child.send_signal(signal.SIGHUP)
+    _, rest = child.communicate(timeout=60)
+    assert child.returncode == 0, rest
+    assert {path.name for path in tmp_path.iterdir()} == {"source", "target"}
 
 
 def test_help_is_quick(cli: Cli) -> None:
