@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "root": set(),
     "io": set(),
     "distributed": set(),
-    "parallel": {"distributed"},
+    "parallel": {"kernels", "distributed"},
     "checkpoint": {"distributed"},
     "kernels": {"distributed"},
     "model": {"kernels", "checkpoint", "distributed"},
