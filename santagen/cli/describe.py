@@ -89,6 +89,8 @@ def resume_command(resolved: Resolved[Any], command: str) -> str:
 
 def _flag_words(setting: Setting, value: Any) -> list[str]:
     flag = setting.flags[0]
+    if len(flag) == len("--n"):  # torchrun takes --n for a short form of its own options
+        flag = setting.flags[-1]
     if setting.kind.flag:
         on, _, off = flag.partition("/")
         word = on if value else off

@@ -184,6 +184,7 @@ class Rank:
             except KeyboardInterrupt:  # the launcher knows which rank it was, and says so
                 self.say_interrupted()
                 return STOPPED
+        self.interrupts.ignore()  # the launcher's, which may come in the middle of a word
         self._speak(lambda: self._say_error(told))
         return told.exit_code if isinstance(told, SantagenError) else 2
 
@@ -200,13 +201,14 @@ class Rank:
 
     def say_interrupted(self) -> None:
         """After a signal: the user's, the launcher's, or this process's own watch's."""
+        self.interrupts.ignore()  # where the launcher and the watch both end this process
+        self.say_farewell()
+
+    def say_farewell(self) -> None:
+        """As `say_interrupted`, also in the watch's thread: the main one waits for what is gone."""
         if self.cluster.world.rank:
             time.sleep(MANNERS_SECONDS)
         self._speak(self._say_stopped)
-
-    def say_farewell(self) -> None:
-        """As `say_interrupted`, in the watch's thread: the main one waits for what is gone."""
-        self.say_interrupted()
 
     def _speak(self, say: Callable[[], None]) -> None:
         """`say` it where neither another rank nor another thread of this one has spoken."""
@@ -264,7 +266,19 @@ class Rank:
         return f"{done} of this run {verb} safe in {output}{parts}"
 
     def _show_resume(self) -> None:
-        Console(any_rank=True).say(f"Go on with: {resume_command(self.settings, 'generate')}")
+        """The command that goes on: as the run was started, where santagen can't do that alone."""
+        world = self.cluster.world
+        start = "Go on with: "
+        settings = self.given
+        if "TORCHELASTIC_RUN_ID" in os.environ and not has_launcher():
+            nodes = f" on all {world.size // world.local_size} nodes"
+            where = nodes if world.size > world.local_size else ""
+            start = f"Go on{where} with the same options of torchrun: torchrun ... -m "
+        elif world.size > world.local_size:
+            start = "Go on as this run was started, on every node, with: "
+        else:
+            settings = self.settings
+        Console(any_rank=True).say(f"{start}{resume_command(settings, 'generate')}")
 
 
 def output_file(options: GenerateOptions) -> Path | None:

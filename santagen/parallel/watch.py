@@ -122,14 +122,7 @@ class Watch:
             return "the store that the processes of the run meet at can't be reached"
 
     def _silent(self, now: float) -> str | None:
-        keys = [f"beat/{rank}" for rank in self._watched]
-        if not keys:
-            return None
-        if self.board.check(keys):
-            beats = self.board.multi_get(keys)
-        else:  # some have not begun
-            beats = [self.board.multi_get([k])[0] if self.board.check([k]) else b"" for k in keys]
-        for rank, beat in zip(self._watched, beats, strict=True):
+        for rank, beat in zip(self._watched, self._beats(self.board), strict=True):
             before, since = self._seen.setdefault(rank, (beat, now))
             if beat in ENDED:
                 continue
@@ -141,18 +134,23 @@ class Watch:
                 return lost
         return None
 
+    def _beats(self, board: Board) -> list[bytes]:
+        """The last beat of each watched process; empty for one that has not begun."""
+        keys = [f"beat/{rank}" for rank in self._watched]
+        if not keys:
+            return []
+        if board.check(keys):
+            return board.multi_get(keys)
+        return [board.multi_get([key])[0] if board.check([key]) else b"" for key in keys]
+
     def gone(self, board: Board) -> str | None:
         """Which of the watched processes went without a word, found out in a second or two.
 
         For a process that was signalled: the launcher may have done so because of that one.
         """
-        keys = {rank: f"beat/{rank}" for rank in self._watched if board.check([f"beat/{rank}"])}
-        if not keys:
-            return None
-        before = board.multi_get(list(keys.values()))
+        before = self._beats(board)
         time.sleep(LISTEN_SECONDS)
-        after = board.multi_get(list(keys.values()))
-        for rank, old, new in zip(keys, before, after, strict=True):
+        for rank, old, new in zip(self._watched, before, self._beats(board), strict=True):
             if new == old and new not in ENDED:
                 return f"{self._names[rank]} is gone"
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -65,7 +66,9 @@ def test_a_killed_rank_and_a_resume_with_three(prompts: Path, single: Path, outp
     # What torchrun does then:
     ran.processes[0].terminate()
     codes = ran.wait()
-    assert codes[1] == -signal.SIGKILL and codes[0] == 130, ran.err
+    assert codes == [2, -signal.SIGKILL], ran.err
+    told = re.findall(r"^error: (.*)", ran.err, re.M)
+    assert len(told) == 1 and re.fullmatch(r"The run was stopped: rank 1 .* is gone\.", told[0])
     assert "samples of this run are safe in" in ran.err
     assert ran.err.count("Go on with: santagen generate") == 1
     assert "--data-parallel-size 2" in ran.err
@@ -83,6 +86,40 @@ def test_a_killed_rank_and_a_resume_with_three(prompts: Path, single: Path, outp
     assert not part_paths(output)
     done = manifest(output)["run"]["samples"]
     assert 0 < done < manifest(single)["run"]["samples"]
+
+
+def test_a_signal_to_all_names_no_culprit(prompts: Path, output: Path) -> None:
+    ran = start(2, "generate", prompts, "-o", output, *SAMPLED, *NARROW)
+    wait_for_parts(ran, output, 3)
+    for process in ran.processes:
+        process.terminate()
+    assert ran.wait()[0] == 130, ran.err
+    assert "error: " not in ran.err and ran.err.count("interrupted: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "start_again"),
+    [
+        (
+            {"TORCHELASTIC_RUN_ID": "none"},
+            "on all 2 nodes with the same options of torchrun: torchrun ... -m santagen generate ",
+        ),
+        ({}, "as this run was started, on every node, with: santagen generate "),
+    ],
+)
+def test_a_run_of_two_nodes_goes_on_as_it_was_started(
+    prompts: Path, output: Path, changes: dict[str, str], start_again: str
+) -> None:
+    node = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **changes}
+    command = ("generate", prompts, "-o", output, *SAMPLED, *NARROW)
+    ran = start(2, *command, changes={0: node, 1: node})
+    wait_for_parts(ran, output, 3)
+    ran.processes[1].kill()
+    ran.processes[0].terminate()
+    assert ran.wait()[0] == 2
+    line = next(line for line in ran.err.splitlines() if line.startswith("Go on "))
+    assert line.startswith(f"Go on {start_again}") and line.endswith(" --resume")
+    assert " -n 2 " in line and "parallel-size" not in line  # torchrun decides, and refuses --n
 
 
 def test_what_is_complete_is_left_alone(prompts: Path, output: Path) -> None:

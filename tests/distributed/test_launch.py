@@ -72,14 +72,17 @@ def process_of(rank: int, launcher: int) -> int:
     raise AssertionError(f"rank {rank} is not there")
 
 
-def wait_for_part(output: Path, child: subprocess.Popen[str], lines: int = 3) -> None:
+def wait_for_part(output: Path, child: subprocess.Popen[str]) -> None:
+    wait_for_lines(part_path(output, 1), child)
+
+
+def wait_for_lines(path: Path, child: subprocess.Popen[str], lines: int = 3) -> None:
     deadline = time.monotonic() + TIMEOUT
-    part = part_path(output, 1)
     while time.monotonic() < deadline and child.poll() is None:
-        if part.exists() and part.read_bytes().count(b"\n") >= lines:
+        if path.exists() and path.read_bytes().count(b"\n") >= lines:
             return
         time.sleep(0.005)
-    raise AssertionError("the part never had its lines")
+    raise AssertionError(f"{path.name} never had its lines")
 
 
 def test_kill_9_and_a_resume_with_three(prompts: Path, single: Path, output: Path) -> None:
@@ -97,6 +100,16 @@ def test_kill_9_and_a_resume_with_three(prompts: Path, single: Path, output: Pat
     assert ran.wait() == [1, 1, 1], ran.err
     assert output.read_bytes() == single.read_bytes()
     assert not part_paths(output)
+
+
+def test_kill_9_of_a_shard_is_told_once(prompts: Path, output: Path) -> None:
+    with run([*PROGRAM, *generate(prompts, output, "-tp", "2", *NARROW)]) as child:
+        wait_for_lines(output, child)
+        os.kill(process_of(1, child.pid), signal.SIGKILL)
+        _, err = child.communicate(timeout=TIMEOUT)
+    assert child.returncode == 2
+    assert re.findall("^error: .*", err, re.M) == ["error: Rank 1 was ended by SIGKILL."], err
+    assert err.count(f"safe in {output}.") == err.count("Go on with: santagen") == 1, err
 
 
 def test_kill_9_of_the_launcher(prompts: Path, single: Path, output: Path) -> None:
