@@ -95,12 +95,14 @@ class OutputFiles:
             return
         if not (resume or overwrite):
             refuse_existing(path)
+        if resume and not path.exists():
+            self._read_manifest()  # a resume that is refused makes no OUT where only parts are
         # Better refused now than at the first sample.
         self._open_output()
         if resume and (path.stat().st_size or parts):
             self._read_earlier(bool(parts))
 
-    def _read_earlier(self, parts: bool) -> None:
+    def _read_manifest(self) -> None:
         path = self.path
         self._earlier = read_manifest(path)
         if self._earlier is None:
@@ -110,6 +112,10 @@ class OutputFiles:
                 OVERWRITE_HINT,
             )
         check_identity(path, self._earlier, self._content["identity"])
+
+    def _read_earlier(self, parts: bool) -> None:
+        self._read_manifest()
+        path = self.path
         self._index.read(path, self._format)
         if parts:
             take_in(path, self._index.size, self._index.done, self._format)

@@ -41,14 +41,17 @@ def check_place(path: Path) -> bool:
 
 def refuse_existing(path: Path) -> None:
     """Refuse an output, or the parts of one, that an earlier run has left."""
-    if path.exists() or part_paths(path):
+    if path.exists():
         raise existing(path)
+    if parts := part_paths(path):
+        raise existing(path, parts[0])
 
 
-def existing(path: Path) -> SantagenError:
-    """What to tell of an output that is there, where nothing says what to do with it."""
+def existing(path: Path, part: Path | None = None) -> SantagenError:
+    """What to tell of an output that is there, or a part of it, where nothing says what to do."""
+    what = f"{path} exists." if part is None else f"{part}, a part of {path}, exists."
     return SantagenError(
-        f"{path} exists.",
+        what,
         "Use --resume to go on with it, --overwrite to replace it, or another -o.",
     )
 

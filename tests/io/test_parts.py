@@ -9,7 +9,7 @@ import pytest
 from santagen.errors import SantagenError
 from santagen.io.part_writer import PartWriter
 from santagen.io.parts import index_path, part_path, part_paths
-from tests.io.output_runs import BAD, failure, open_writer, row_id, run, sample
+from tests.io.output_runs import BAD, IDENTITY, failure, open_writer, row_id, run, sample
 
 ROWS = 6
 GOOD = [number for number in range(ROWS) if number not in BAD]
@@ -77,9 +77,11 @@ def test_parts_are_an_output_that_exists(tmp_path: Path, whole: Path) -> None:
     output = tmp_path / "out.jsonl"
     write_parts(output, end=False)
     output.unlink()
-    with pytest.raises(SantagenError, match="exists"):
+    with pytest.raises(SantagenError, match=rf"\.part-0000\d, a part of {output}, exists"):
         open_writer(output)
-    assert part_paths(output)
+    with pytest.raises(SantagenError, match="prompts"):
+        open_writer(output, resume=True, identity={**IDENTITY, "prompts": "q"})
+    assert part_paths(output) and not output.exists()
     run(output, rows=ROWS, overwrite=True)
     assert output.read_bytes() == whole.read_bytes()
     assert part_paths(output) == []
