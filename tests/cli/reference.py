@@ -99,6 +99,12 @@ TAIL = """\
 | 2 | usage, configuration or environment: one message and one hint say what and how to mend it |
 | 130 | interrupted; what was finished is kept, and `--resume` goes on |
 
+torchrun passes only 0 on: its own status is 1 where a process ended with any other. It then also
+prints a traceback of its own, which ends in `ChildFailedError`, even where the run is finished and
+only some rows failed; santagen's messages are above it, and the manifest says whether the run is
+`complete`. A run goes on with the same torchrun command and `--resume`, on as many nodes and
+processes as there are by then. `santagen generate -tp` or `-dp` passes the status on as it is.
+
 ## Environment
 
 | variable | meaning |
