@@ -17,17 +17,17 @@ from santagen.cli.eval_prompts import write_prompts
 from santagen.cli.eval_run import Evaluation
 from santagen.cli.eval_table import comparison_table
 from santagen.cli.interrupt import Interrupts
+from santagen.cli.generate import launched_world
 from santagen.cli.output import write_json
 from santagen.cli.settings import Resolved
 from santagen.evaluation.compare import compare
 from santagen.evaluation.result import read_result
-from santagen.parallel.world import World
 
 
 def run(settings: Resolved[EvalOptions]) -> int:
     """The command; returns the exit code."""
     options = settings.options
-    if World.from_environment(os.environ).rank:
+    if launched_world(os.environ).rank:
         return 0  # rank 0 speaks; an error here could end it before it has said why
     console = Console(options.quiet, options.verbose)
     if options.compare:

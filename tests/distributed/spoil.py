@@ -128,3 +128,24 @@ def short_silence_and_grace() -> None:
 def stopped_in_a_step() -> None:
     """As `killed_in_a_step`, but still there: its peers wait for it."""
     signalled_in_a_step(signal.SIGSTOP, 60)
+
+
+def deaf_in_a_step() -> None:
+    """As on a GPU whose kernel waits for a rank that is gone: no signal gets through."""
+    import ctypes
+
+    from santagen.engine.model_runner import ModelRunner
+    from santagen.parallel import watch
+
+    watch.GRACE_SECONDS = 1.0
+    launch, left = ModelRunner.launch, 60
+
+    def counted(self: ModelRunner, step: object) -> object:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # of this thread only
+            ctypes.CDLL(None).sleep(600)
+        return launch(self, step)  # type: ignore[arg-type]
+
+    ModelRunner.launch = counted  # type: ignore[assignment,method-assign]

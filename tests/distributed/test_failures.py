@@ -198,8 +198,25 @@ def test_a_stuck_rank_ends_the_run_with_a_word(prompts: Path, output: Path) -> N
     assert len(re.findall("^Go on with: santagen generate .* --resume$", ran.err, re.M)) == 1
 
 
-def test_a_rank_beyond_the_world(prompts: Path) -> None:
-    ran = start(2, "generate", prompts, "-q", ranks=range(1), changes={0: {"RANK": "3"}})
+@pytest.mark.parametrize("command", ["generate", "eval"])
+def test_a_rank_beyond_the_world(prompts: Path, command: str) -> None:
+    ran = start(2, command, prompts, "-q", ranks=range(1), changes={0: {"RANK": "3"}})
     ran.processes[0].join(60)
     assert ran.processes[0].exitcode == 2
     assert "error: RANK 3, WORLD_SIZE 2" in (ran.folder / "3.err").read_text()
+
+
+def test_a_rank_that_hears_no_signal_ends_with_a_word(prompts: Path, output: Path) -> None:
+    command = ("generate", prompts, "-o", output, "--max-num-seqs", "2", "--ignore-eos", "-tp", "2")
+    ran = start(2, *command, before={0: "deaf_in_a_step"})
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (output.exists() and output.stat().st_size):
+        time.sleep(0.05)
+    time.sleep(2)  # it is in that step by then
+    ran.processes[1].kill()
+    ran.processes[0].terminate()  # as a launcher does
+    assert ran.wait(30) == [2, -signal.SIGKILL], ran.err
+    assert re.findall("^error: (.*) rank 1 .* is gone.$", ran.err, re.M) == ["The run was stopped:"]
+    samples = output.read_bytes().count(b"\n")
+    assert samples and f"interrupted: {samples} of " in ran.err
+    assert ran.err.count("Go on with: santagen generate") == 1
