@@ -16,8 +16,8 @@ from santagen.cli.eval_options import EvalOptions
 from santagen.cli.eval_prompts import write_prompts
 from santagen.cli.eval_run import Evaluation
 from santagen.cli.eval_table import comparison_table
-from santagen.cli.interrupt import Interrupts
 from santagen.cli.generate import launched_world
+from santagen.cli.interrupt import Interrupts
 from santagen.cli.output import write_json
 from santagen.cli.settings import Resolved
 from santagen.evaluation.compare import compare
