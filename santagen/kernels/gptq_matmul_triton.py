@@ -205,15 +205,14 @@ def launch(
         wanted = _multiprocessors(x.device) * config.programs_per_sm
         splits = min(max(wanted // (grid[0] * grid[1]), 1), tiles, MAX_SPLITS)
     part = out
-    if counters is None:
-        splits = 1
+    if counters is None:  # an int32 pointer all the same: the kernel is compiled for any splits
+        splits, counters = 1, torch.empty(1, dtype=torch.int32, device=x.device)
     if splits > 1:
-        assert counters is not None and counters.numel() >= grid[0] * grid[1]
+        assert counters.numel() >= grid[0] * grid[1]
         part = torch.empty((splits, rows, outputs), dtype=torch.float32, device=x.device)
     _matmul_kernel[*grid, splits](
         out, x, weight.words, weight.scales, weight.zeros, weight.scales if bias is None else bias,
-        part, weight.words if counters is None else counters, x.stride(0), rows, outputs, tiles,
-        splits,
+        part, counters, x.stride(0), rows, outputs, tiles, splits,
         BITS=weight.bits, TILE=weight.tile, DEPTH=depth, BLOCK_M=block_m, BLOCK_N=config.block_n,
         HAS_BIAS=bias is not None, ACT="gelu_tanh" if act in TANH_GELUS else act or "",
         PAIRS=takes_pairs(weight, x), ZERO=weight.zero, UNROLL=4 if block_m <= 16 else 1,

@@ -103,14 +103,15 @@ def repack(
     width = word_bits(stored, tile)
     planes = width // stored
     parts = rows.view(-1, planes, tile // planes, outputs)
-    words = torch.zeros(
-        parts.shape[0], outputs, tile // planes, dtype=torch.int32, device=codes.device
-    )
-    for j in range(planes):
-        words |= parts[:, j].transpose(1, 2).to(torch.int32) << (stored * j)
+    kind = torch.int16 if width == 16 else torch.uint8
+    words = torch.empty(
+        parts.shape[0], outputs, tile // planes, dtype=kind, device=codes.device
+    ).copy_(parts[:, 0].transpose(1, 2))
+    for j in range(1, planes):  # in the words' own type, which the highest bits wrap around in
+        words |= parts[:, j].transpose(1, 2).to(kind).bitwise_left_shift_(stored * j)
     in_order = bool((source[:inputs] == torch.arange(inputs, device=codes.device)).all())
     return PackedWeight(
-        words.to(torch.int16 if width == 16 else torch.uint8),
+        words,
         scales.index_select(0, tile_group),
         zeros.index_select(0, tile_group),
         None if in_order else source.int(),
