@@ -138,13 +138,15 @@ def test_a_destination_that_can_not_be_written(cli: Cli, source: Path) -> None:
 
 
 def start_long_conversion(folder: Path, *before: str) -> subprocess.Popen[str]:
-    """In a process of its own, after its first line; `before` stands before the command."""
+    """In a process of its own, after its first line; `before` stands before the command. Signals
+    end it, also where the tests themselves run under nohup."""
     (folder / "source").mkdir()
     write_checkpoint(folder / "source", Spec(config={"n_layer": 60}))
     words = ["convert", str(folder / "source"), str(folder / "target"), "--max-shard-size", "1"]
     child = subprocess.Popen(
         [*before, *PROGRAM, *words], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
         stdin=subprocess.DEVNULL, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # type: ignore[arg-type]
     )  # fmt: skip
     assert child.stderr is not None
     assert any(line.startswith("wrote model-00001") for line in child.stderr)
