@@ -273,7 +273,8 @@ class RankZero(Leader):
         shown = self.shown
         if not shown.samples_wanted:
             return ""
-        return f"{shown.samples_done} of {many(shown.samples_wanted, 'sample')}"
+        known = "at least " if self.world.data_parallel > 1 else ""  # others wrote on since
+        return f"{known}{shown.samples_done:,} of {many(shown.samples_wanted, 'sample')}"
 
     def _say_interrupted(self) -> None:
         self.rank.say_interrupted()

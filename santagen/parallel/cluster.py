@@ -69,7 +69,8 @@ class Cluster:
     def meet(self) -> None:
         """Wait for every rank to join, refuse unequal nodes, and begin to watch."""
         world, store = self.world, self.store
-        store.set(f"rank/{world.rank}", f"{world.local_size} {socket.gethostname()}")
+        host = socket.gethostname()
+        store.set(f"rank/{world.rank}", f"{world.local_size} {os.getpid()} {host}")
         keys = [f"rank/{rank}" for rank in range(world.size)]
         deadline = time.monotonic() + JOIN_SECONDS
         self.wait(lambda: store.check(keys) or time.monotonic() > deadline)
@@ -81,16 +82,17 @@ class Cluster:
                 f"({shown}).",
                 "Check that every node was started, with the same --nnodes and --rdzv-endpoint.",
             )
-        found = [value.decode().split(" ", 1) for value in store.multi_get(keys)]
-        local_sizes = sorted({int(size) for size, _ in found})
+        found = [value.decode().split(" ", 2) for value in store.multi_get(keys)]
+        local_sizes = sorted({int(size) for size, *_ in found})
         if len(local_sizes) > 1:
             raise SantagenError(
                 "The nodes run different numbers of processes "
                 f"({', '.join(map(str, local_sizes))}).",
                 "Give every node the same --nproc-per-node.",
             )
-        names = [f"rank {rank} (on {host})" for rank, (_, host) in enumerate(found)]
-        self.watch.start(names)
+        names = [f"rank {rank} (on {where})" for rank, (*_, where) in enumerate(found)]
+        here = {rank: int(pid) for rank, (_, pid, where) in enumerate(found) if where == host}
+        self.watch.start(names, here)
 
     def connect(self, device: torch.device) -> None:
         """Form this rank's tensor-parallel group, and try it out within TEST_SECONDS."""
@@ -217,6 +219,7 @@ class Cluster:
     def fail(self) -> None:
         """Have every other rank end."""
         self.watch.stop()
+        self.watch.end_silent()
         try:
             self.store.set(f"beat/{self.world.rank}", "ended")
             if not self.store.check(["failed"]):  # the first says more

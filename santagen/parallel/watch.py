@@ -5,7 +5,9 @@ a failure that another process reported. Rank 0 watches every process and every 
 0; one that is silent for SILENT_SECONDS counts as lost, as does the store when it can't be reached.
 Then the main thread gets SIGTERM, which the command line turns into an orderly end; a main thread
 that waits in a collective never sees it, so after GRACE_SECONDS the process ends without it, and
-`farewell` is what it says. What was written is safe either way: samples are never buffered.
+`farewell` is what it says. A silent process of this host is then killed, since one that is stopped
+answers no other signal and its launcher would wait for it. What was written is safe either way:
+samples are never buffered.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 BEAT_SECONDS = 0.5
@@ -53,15 +56,17 @@ class Watch:
         self.on_beat: Callable[[], None] = lambda: None
         self.farewell: Callable[[], None] = lambda: None
         self._names: Sequence[str] = ()
+        self._pids: Mapping[int, int] = {}
+        self._silent_pid: int | None = None
         self._watched = range(0)
         self._seen: dict[int, tuple[bytes, float]] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._pipe: tuple[socket.socket, socket.socket] | None = None
 
-    def start(self, names: Sequence[str]) -> None:
-        """`names[r]` is what messages call rank r."""
-        self._names = names
+    def start(self, names: Sequence[str], pids: Mapping[int, int]) -> None:
+        """`names[r]` is what messages call rank r; `pids`: of the ranks on this host."""
+        self._names, self._pids = names, pids
         self._watched = range(1, len(names)) if self.rank == 0 else range(1)
         if threading.current_thread() is threading.main_thread():
             # The one way to hear of a signal while the main thread is inside a library call.
@@ -100,7 +105,18 @@ class Watch:
         words = threading.Thread(target=self.farewell, name="farewell", daemon=True)
         words.start()
         words.join(FAREWELL_SECONDS)
+        self.end_silent()
         os._exit(LOST_EXIT_CODE if self.lost is not None else SIGNALLED_EXIT_CODE)
+
+    def end_silent(self) -> None:
+        """Kill the process that was found silent, where it runs on this host."""
+        if self._silent_pid is None:
+            return
+        own = _command(os.getpid())
+        if own is None or _command(self._silent_pid) != own:
+            return  # another host's or namespace's, or its number is someone else's by now
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(self._silent_pid, signal.SIGKILL)
 
     def _was_signalled(self) -> bool:
         if self._pipe is None:
@@ -129,6 +145,7 @@ class Watch:
             if beat != before:
                 self._seen[rank] = beat, now
             elif now - since > self.silent:
+                self._silent_pid = self._pids.get(rank)
                 lost = f"{self._names[rank]} has not answered for {self.silent:.0f} s"
                 self.board.set("failed", lost)
                 return lost
@@ -153,4 +170,12 @@ class Watch:
         for rank, old, new in zip(self._watched, before, self._beats(board), strict=True):
             if new == old and new not in ENDED:
                 return f"{self._names[rank]} is gone"
+        return None
+
+
+def _command(pid: int) -> bytes | None:
+    """The command line of a process, the same for all ranks; None where it can't be read."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
         return None

@@ -53,3 +53,18 @@ def test_a_head_of_its_own_is_used(tmp_path: Path, file: str, claim: bool | None
     assert not open_float32(target).layout.note
     for found, logits in zip(transformers_logits(target, PROMPTS), wanted, strict=True):
         torch.testing.assert_close(found, logits, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_the_same_numbers_in_another_dtype_are_tied(tmp_path: Path, file: str) -> None:
+    standard = write_checkpoint(tmp_path, Spec(dtype="BF16", file=file))
+    head = standard["transformer.wte.weight"].copy()
+    write_checkpoint(tmp_path, Spec(dtype="BF16", file=file, extra={"lm_head.weight": head}))
+    opened = open_float32(tmp_path)
+    assert opened.files.info("lm_head.weight").dtype == "F32"
+    assert opened.layout.tied and not opened.layout.note
+    examined = Examination.of(tmp_path)
+    assert examined.layout is not None and examined.layout.tied
+    head[95, 63] += 1.0
+    write_checkpoint(tmp_path, Spec(dtype="BF16", file=file, extra={"lm_head.weight": head}))
+    assert not open_float32(tmp_path).layout.tied

@@ -188,8 +188,10 @@ def test_a_stuck_rank_ends_the_run_with_a_word(prompts: Path, output: Path) -> N
     command = ("generate", prompts, "-o", output, "--max-num-seqs", "2", "--ignore-eos", "-tp", "2")
     before = {0: "short_silence_and_grace", 1: "stopped_in_a_step"}
     ran = start(2, *command, before=before)
-    ran.processes[0].join(60)
-    ran.processes[1].kill()
+    for process in ran.processes:
+        process.join(60)
+    # the launcher would wait for it: one that is stopped hears no SIGTERM
+    assert ran.processes[1].exitcode == -signal.SIGKILL
     assert ran.wait(10) == [2, -signal.SIGKILL]
     assert len(re.findall("^error: ", ran.err, re.MULTILINE)) == 1, ran.err
     assert ran.err.count("has not answered for 2 s") == 1
