@@ -172,6 +172,11 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
         _check_depth(value)
     except FileNotFoundError:
+        if path.is_symlink():
+            raise SantagenError(
+                f"{path} is a link to {path.readlink()}, which is not there.",
+                "Mend the link, or put the file itself in its place.",
+            ) from None
         raise SantagenError(f"{path} does not exist.", hint) from None
     except RecursionError:
         raise SantagenError(

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from santagen.config import ModelConfig
+from santagen.errors import SantagenError
 
 CARRIED = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -23,9 +25,16 @@ DROPPED = ("quantization_config", "auto_map", "attention_head_type", "dtype", "_
 
 
 def carried_files(source: Path) -> list[Path]:
-    """The files of `source` that stay as they are."""
-    found = {path for pattern in CARRIED for path in source.glob(pattern) if path.is_file()}
-    return sorted(found)
+    """The files of `source` that stay as they are; refuses one that is a link to nothing."""
+    names = (path.name for path in source.iterdir())  # glob passes over links to nothing
+    found = [source / n for n in sorted(names) if any(fnmatchcase(n, c) for c in CARRIED)]
+    for path in found:
+        if path.is_symlink() and not path.exists():
+            raise SantagenError(
+                f"{path} is a link to {path.readlink()}, which is not there.",
+                "Mend the link, or take it away.",
+            )
+    return [path for path in found if path.is_file()]
 
 
 def standard_config(raw: dict[str, Any], config: ModelConfig, dtype: str) -> dict[str, Any]:

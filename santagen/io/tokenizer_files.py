@@ -47,8 +47,12 @@ class TokenizerFiles:
 
 
 def has_tokenizer(directory: Path) -> bool:
-    """Whether a model directory holds tokenizer files."""
-    return (directory / "tokenizer.json").is_file() or _is_legacy(directory)
+    """Whether a model directory holds tokenizer files, or a link that stands for one."""
+    return _is_named(directory / "tokenizer.json") or _is_legacy(directory)
+
+
+def _is_named(file: Path) -> bool:
+    return file.is_file() or file.is_symlink()
 
 
 def _is_legacy(directory: Path) -> bool:
@@ -60,7 +64,7 @@ def read_files(path: Path) -> TokenizerFiles:
     directory, file = (path, path / "tokenizer.json") if path.is_dir() else (path.parent, path)
     settings = _optional_json(directory / SETTINGS)
     end = eos_token(settings, directory / SETTINGS)
-    if file.is_file():
+    if _is_named(file):
         inner, added, raw = _modern(file)
     elif _is_legacy(directory):
         inner, added, raw = _legacy(directory, settings)

@@ -417,6 +417,18 @@ def test_broken_fixtures_are_refused(tmp_path: Path, entry: dict[str, Any]) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
+def test_a_link_to_nothing_is_named(tmp_path: Path, name: str) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    write_checkpoint(source, Spec())
+    (source / name).unlink(missing_ok=True)
+    (source / name).symlink_to("gone.json")
+    with pytest.raises(SantagenError, match=f"{name} is a link to gone.json, which is not there"):
+        convert(source, tmp_path / "target")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
 def test_gptq_asks_for_dequantize(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()

@@ -336,6 +336,12 @@ MISSHAPEN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 }
 
 
+def test_a_link_to_nothing_is_no_missing_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").symlink_to("gone.json")
+    assert has_tokenizer(tmp_path)
+    assert "tokenizer.json is a link to gone.json, which is not there" in refused(tmp_path)
+
+
 @pytest.mark.parametrize("case", MISSHAPEN)
 def test_what_is_wrong_with_a_tokenizer_is_said_in_words(tmp_path: Path, case: str) -> None:
     change, words = MISSHAPEN[case]
