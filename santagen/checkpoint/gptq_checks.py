@@ -27,7 +27,7 @@ def check_modules(
 
     Returns the settings with what the tensors tell: the zero rule, symmetry and act-order.
     """
-    prefixes, act_order = [], False
+    prefixes, act_order, uneven = [], False, ""
     for layer in range(config.n_layer):
         for module in layout.modules:
             prefix = layout.stored(f"{ROOT}h.{layer}.{module}")
@@ -35,7 +35,15 @@ def check_modules(
             _check_shapes(files, prefix, out, inp, settings)
             act_order |= _check_g_idx(files, prefix, inp, settings)
             prefixes.append(prefix)
-    return _confirm_zero_rule(files, prefixes, replace(settings, act_order=act_order))
+            if inp % max(settings.group_size, 1) and f"{prefix}.g_idx" not in files:
+                uneven = uneven or (
+                    f"groups of {settings.group_size} don't divide the {inp} inputs of {prefix}, "
+                    "and no g_idx says which belong together: the last group is taken as shorter"
+                )
+    settings = replace(settings, act_order=act_order)
+    if uneven:
+        settings = replace(settings, notes=(*settings.notes, uneven))
+    return _confirm_zero_rule(files, prefixes, settings)
 
 
 def _check_shapes(
