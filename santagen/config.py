@@ -173,10 +173,7 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
         _check_depth(value)
     except FileNotFoundError:
         if path.is_symlink():
-            raise SantagenError(
-                f"{path} is a link to {path.readlink()}, which is not there.",
-                "Mend the link, or put the file itself in its place.",
-            ) from None
+            raise broken_link(path) from None
         raise SantagenError(f"{path} does not exist.", hint) from None
     except RecursionError:
         raise SantagenError(
@@ -187,6 +184,13 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise SantagenError(f"{path} does not hold a JSON object.", hint)
     return value
+
+
+def broken_link(
+    path: Path, hint: str = "Mend the link, or put the file itself in its place."
+) -> SantagenError:
+    """What to tell of a link to a file that is not there."""
+    return SantagenError(f"{path} is a link to {path.readlink()}, which is not there.", hint)
 
 
 def _check_depth(value: Any) -> None:

@@ -9,7 +9,6 @@ loads. Finding SRC on the hub, and saying what was done, are the command's busin
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import shutil
@@ -82,7 +81,6 @@ def convert(
     """
     config = ModelConfig.from_directory(source)
     files, layout, settings = inspect_checkpoint(source, config)
-    config = dataclasses.replace(config, tie_word_embeddings=layout.tied)
     if settings is not None and not dequantize:
         raise SantagenError(
             f"{source.name} is a GPTQ checkpoint, and the standard layout holds no packed weights.",
@@ -92,6 +90,7 @@ def convert(
     weights = Weights(
         files, config, layout, dtype=DTYPES[name], device=torch.device("cpu"), quantization=settings
     )
+    config = weights.config  # whose head is the stored one
     entries = [Entry(n, shape, name) for n, shape in _expected(config)]
     shards = plan_shards(entries, max_shard_bytes)
     total = sum(entry.nbytes for entry in entries)

@@ -13,8 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from santagen.config import ModelConfig
-from santagen.errors import SantagenError
+from santagen.config import ModelConfig, broken_link
 
 CARRIED = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -30,10 +29,7 @@ def carried_files(source: Path) -> list[Path]:
     found = [source / n for n in sorted(names) if any(fnmatchcase(n, c) for c in CARRIED)]
     for path in found:
         if path.is_symlink() and not path.exists():
-            raise SantagenError(
-                f"{path} is a link to {path.readlink()}, which is not there.",
-                "Mend the link, or take it away.",
-            )
+            raise broken_link(path, "Mend the link, or take it away.")
     return [path for path in found if path.is_file()]
 
 

@@ -40,9 +40,8 @@ def check_modules(
                     f"groups of {settings.group_size} don't divide the {inp} inputs of {prefix}, "
                     "and no g_idx says which belong together: the last group is taken as shorter"
                 )
-    settings = replace(settings, act_order=act_order)
-    if uneven:
-        settings = replace(settings, notes=(*settings.notes, uneven))
+    notes = (*settings.notes, uneven) if uneven else settings.notes
+    settings = replace(settings, act_order=act_order, notes=notes)
     return _confirm_zero_rule(files, prefixes, settings)
 
 

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from santagen.config import read_json
+from santagen.config import broken_link, read_json
 from santagen.errors import SantagenError, without_token
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
@@ -210,10 +210,7 @@ def refuse_broken_links(path: Path) -> None:
             return
         for file in files:
             if file.is_symlink() and not file.exists():
-                raise SantagenError(
-                    f"{file} is a link to {file.readlink()}, which is not there.",
-                    "Mend the link, or put the file itself in its place.",
-                )
+                raise broken_link(file)
         if files:
             return
 

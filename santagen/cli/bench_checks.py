@@ -50,7 +50,7 @@ def check_run(
             "together.",
             "Give smaller sizes.",
         )
-    config = _check_weights(options, source, device)
+    config = _check_weights(options, source, device, dtype)
     settings = EngineConfig(**bench_settings(options, cases))
     load_tokenizer(settings, source, config)
     attention = select_attention(
@@ -60,11 +60,14 @@ def check_run(
     return config
 
 
-def _check_weights(options: BenchOptions, source: ModelSource, device: torch.device) -> ModelConfig:
+def _check_weights(
+    options: BenchOptions, source: ModelSource, device: torch.device, dtype: torch.dtype
+) -> ModelConfig:
     """That the files are those of a model that runs, and can be had as --quantization says."""
     from santagen.checkpoint.gptq_choice import check_choice
     from santagen.checkpoint.inspection import Examination
     from santagen.checkpoint.random_weights import RandomModel
+    from santagen.model.fp8 import check_fp8
 
     packed = None
     if isinstance(source, RandomModel):
@@ -76,9 +79,6 @@ def _check_weights(options: BenchOptions, source: ModelSource, device: torch.dev
         assert found.config is not None, "an examination without refusals has a config"
         config, packed = found.config, found.settings
     check_choice(options.quantization, packed)
-    if options.quantization == "fp8" and device.type != "cuda":
-        raise SantagenError(
-            "--quantization fp8 needs a CUDA device; this run is on the CPU.",
-            "Leave --quantization out.",
-        )
+    if options.quantization == "fp8":
+        check_fp8(config, dtype, device)
     return config

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from santagen.config import TANH_GELUS
+from santagen.config import TANH_GELUS, ModelConfig
 from santagen.errors import SantagenError
 from santagen.kernels.fp8 import (
     norm_quantize_rows,
@@ -50,18 +50,16 @@ class Fp8Linear(nn.Module):
         return self._product(q, scale), total
 
 
-def quantize_model(model: FlashSantacoderForCausalLM) -> None:
-    """Replace the products of every layer; raises SantagenError where float8 can't be had."""
-    weight = model.transformer.wte.weight
-    config = model.config
+def check_fp8(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+    """Raise SantagenError where float8 can't be had for a model that runs so."""
     why = ""
-    if weight.device.type != "cuda":
+    if device.type != "cuda":
         why = "needs a CUDA device; this run is on the CPU"
-    elif torch.cuda.get_device_capability(weight.device) < FIRST_CAPABILITY:
+    elif torch.cuda.get_device_capability(device) < FIRST_CAPABILITY:
         why = "needs a GPU with float8 products (Ada, Hopper or later)"
     elif not has_triton():
         why = "needs Triton, which is not installed"
-    elif weight.dtype != torch.bfloat16:
+    elif dtype != torch.bfloat16:
         why = "needs --dtype bfloat16"
     elif config.activation not in TANH_GELUS:
         why = f"does not know the activation {config.activation}"
@@ -70,6 +68,12 @@ def quantize_model(model: FlashSantacoderForCausalLM) -> None:
             why = f"needs sizes that are multiples of {MULTIPLE}, and this model has {size}"
     if why:
         raise SantagenError(f"--quantization fp8 {why}.", "Leave --quantization out.")
+
+
+def quantize_model(model: FlashSantacoderForCausalLM) -> None:
+    """Replace the products of every layer; raises SantagenError where float8 can't be had."""
+    weight = model.transformer.wte.weight
+    check_fp8(model.config, weight.dtype, weight.device)
     for block in model.transformer.h:
         for module, name, gelu in (
             (block.attn, "c_attn", False),
