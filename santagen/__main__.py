@@ -1,8 +1,24 @@
-"""`python -m santagen`: the same program as the `santagen` script."""
+"""The program, as `python -m santagen` and as the `santagen` script.
+
+Answers a Ctrl-C that comes while the command line's modules are loaded; all else is cli.app's.
+"""
 
 from __future__ import annotations
 
-from santagen.cli.app import main
+import os
+import sys
+
+
+def main() -> None:
+    try:
+        from santagen.cli.app import main as run
+
+        run()
+    except KeyboardInterrupt:  # before cli.app could tell of it, or while it did
+        if sys.stderr is not None:  # the shell's 2>&-
+            print("warning: interrupted.", file=sys.stderr, flush=True)
+        os._exit(130)  # cli.interrupt's code; Python's own end could be by SIGINT
+
 
 if __name__ == "__main__":
     main()

@@ -20,14 +20,14 @@ import typer
 
 from santagen import __version__
 from santagen.cli.bench_options import BenchOptions
-from santagen.cli.commands import COMMANDS, Command, app, command
+from santagen.cli.commands import COMMANDS, Answer, Command, app, command
 from santagen.cli.console import Console, report_error
 from santagen.cli.convert_options import ConvertOptions
 from santagen.cli.doctor_options import DoctorOptions
 from santagen.cli.ending import end_if_lost, end_now
 from santagen.cli.eval_options import EvalOptions
 from santagen.cli.inspect_options import InspectOptions
-from santagen.cli.interrupt import INTERRUPTED
+from santagen.cli.interrupt import INTERRUPTED, import_whole
 from santagen.cli.libraries import quiet_libraries
 from santagen.cli.options import GenerateOptions
 from santagen.cli.report_options import ReportOptions
@@ -115,6 +115,7 @@ def inspect(settings: Resolved[InspectOptions]) -> int:
     be refused, and why is printed. Of a hub model only small files and headers are fetched, but
     .bin files are downloaded whole.
     """
+    import_whole("numpy")
     from santagen.cli.inspect import run
 
     return run(settings)
@@ -195,7 +196,10 @@ def run_program(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> int:
     try:
         code = app(args=list(arguments), prog_name="santagen", standalone_mode=False)
-        return code if isinstance(code, int) else 0
+        code = code if isinstance(code, int) else 0
+        if code == INTERRUPTED and not isinstance(code, Answer):
+            raise KeyboardInterrupt
+        return code
     except SantagenError as error:
         report_error(error)
         return error.exit_code
@@ -219,7 +223,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """The entry point of the `santagen` script and of `python -m santagen`."""
+    """Run this process's command line and end it with the exit code."""
     quiet_libraries(os.environ)
     code = run_program(sys.argv[1:])
     if code == INTERRUPTED:

@@ -21,7 +21,7 @@ from santagen.cli.bench_checks import bench_settings, check_run
 from santagen.cli.bench_options import BenchOptions, sizes
 from santagen.cli.console import Console
 from santagen.cli.describe import plain_settings, versions
-from santagen.cli.interrupt import INTERRUPTED, Interrupts
+from santagen.cli.interrupt import ENGINE, INTERRUPTED, Interrupts, import_whole
 from santagen.cli.model import find_model
 from santagen.cli.output import (
     output_path,
@@ -81,6 +81,7 @@ class Job:
         self.started = time.monotonic()
 
     def run(self) -> int:
+        import_whole(*ENGINE)
         from santagen.bench.probes import device_name, measure_rates
 
         source = self._source()

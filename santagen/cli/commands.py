@@ -51,6 +51,11 @@ class Command:
     examples: tuple[str, ...]
 
 
+class Answer(int):
+    """The exit code of a command, which has said why. Typer's own are plain numbers: 130 for a
+    Ctrl-C outside the command, of which it says nothing."""
+
+
 COMMANDS: list[Command] = []
 
 
@@ -74,7 +79,7 @@ def command(
                 code = _show(settings, name) if shows else body(settings)
             except KeyboardInterrupt:  # for Typer an exit code like any other, of which none tells
                 raise typer.Abort() from None
-            raise typer.Exit(code)
+            raise typer.Exit(Answer(code))
 
         parameters = [_parameter(setting) for setting in settings_of(options)]
         run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from types import FrameType
 
 from santagen.cli.console import Console
 from santagen.cli.convert_options import ConvertOptions
-from santagen.cli.interrupt import INTERRUPTED, Interrupts
+from santagen.cli.interrupt import ENGINE, INTERRUPTED, Interrupts, import_whole
 from santagen.cli.labelled import many, size
 from santagen.cli.settings import Resolved
 from santagen.errors import SantagenError
@@ -70,6 +70,7 @@ def _hang_up() -> Iterator[None]:
 
 
 def _convert(options: ConvertOptions, src: str, destination: Path, console: Console) -> None:
+    import_whole(*ENGINE)
     from santagen.checkpoint.convert import cannot_write, convert
     from santagen.checkpoint.source import resolve_model
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from santagen.cli.console import Console
 from santagen.cli.generate_inputs import Inputs
+from santagen.cli.interrupt import ENGINE, import_whole
 from santagen.cli.model import engine_settings
 from santagen.cli.options import GenerateOptions
 from santagen.cli.rows_progress import RowsProgress, shows_rows
@@ -18,6 +19,7 @@ from santagen.request import RowFailure
 
 def dry_run(options: GenerateOptions, inputs: Inputs, console: Console) -> int:
     """Report on the input and the model; exit code 1 where rows would fail."""
+    import_whole(*ENGINE)
     from santagen.checkpoint.gptq_choice import check_choice, describe
     from santagen.checkpoint.inspection import inspect_checkpoint
     from santagen.engine.resolve import load_tokenizer

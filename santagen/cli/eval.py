@@ -17,7 +17,7 @@ from santagen.cli.eval_prompts import write_prompts
 from santagen.cli.eval_run import Evaluation
 from santagen.cli.eval_table import comparison_table
 from santagen.cli.generate import launched_world
-from santagen.cli.interrupt import Interrupts
+from santagen.cli.interrupt import Interrupts, import_whole
 from santagen.cli.output import write_json
 from santagen.cli.settings import Resolved
 from santagen.evaluation.compare import compare
@@ -30,6 +30,7 @@ def run(settings: Resolved[EvalOptions]) -> int:
     if launched_world(os.environ).rank:
         return 0  # rank 0 speaks; an error here could end it before it has said why
     console = Console(options.quiet, options.verbose)
+    import_whole("numpy")
     if options.compare:
         check_comparison(settings)
         return _compare(options, console)

@@ -23,7 +23,7 @@ from santagen.cli.console import Console, rank, report_error
 from santagen.cli.degenerate import HINT, Degenerate
 from santagen.cli.describe import command_line, plain_settings, resume_command, versions
 from santagen.cli.generate_inputs import Inputs, read_inputs, said_if_slow
-from santagen.cli.interrupt import INTERRUPTED, Interrupts
+from santagen.cli.interrupt import INTERRUPTED, Interrupts, import_whole
 from santagen.cli.labelled import many
 from santagen.cli.model import engine_settings, numerics
 from santagen.cli.options import GenerateOptions
@@ -68,6 +68,7 @@ def run(settings: Resolved[GenerateOptions]) -> int:
 
             return relaunch(settings, *asked)
     with Interrupts() as interrupts:
+        import_whole("numpy")
         inputs = read_inputs(options, console)
         if options.dry_run:
             from santagen.cli.dry_run import dry_run

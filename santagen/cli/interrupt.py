@@ -2,19 +2,23 @@
 
 Within `Interrupts`, either signal raises KeyboardInterrupt in the main thread; within `shielded` it
 waits until that block is left. A second signal is not held back any longer than the first.
+`import_whole` is for libraries that no signal may meet half loaded.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
 from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 130  # the exit code after one
+ENGINE = ("numpy", "torch", "safetensors", "tokenizers")  # what running a model loads
 
 
 class Interrupts(AbstractContextManager["Interrupts"]):
@@ -60,3 +64,38 @@ class Interrupts(AbstractContextManager["Interrupts"]):
         if self._pending and not self._shields:  # not where the block failed: its error comes first
             self._pending = False
             raise KeyboardInterrupt
+
+
+def import_whole(*modules: str) -> None:
+    """Import what is not imported yet; a signal waits until it is, a second one does not.
+
+    A KeyboardInterrupt inside these imports ends the process (torch's C++ side), is lost, or leaves
+    a module behind that lacks half of its names (numpy).
+    """
+    missing = [name for name in modules if name not in sys.modules]
+    if not missing or threading.current_thread() is not threading.main_thread():
+        for name in missing:
+            import_module(name)
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    came: list[int] = []
+
+    def release() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            release()
+
+    for number in SIGNALS:
+        signal.signal(number, hold)
+    try:
+        for name in missing:
+            import_module(name)
+    finally:
+        if len(came) < 2:
+            release()

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from santagen.cli.describe import command_line
-from santagen.cli.interrupt import INTERRUPTED, SIGNALS
+from santagen.cli.interrupt import INTERRUPTED, SIGNALS, import_whole
 from santagen.cli.options import GenerateOptions
 from santagen.cli.ranks import STOPPED, say_not_begun
 from santagen.cli.settings import Resolved
@@ -40,6 +40,7 @@ def relaunch(settings: Resolved[GenerateOptions], tensor_parallel: int, data_par
 
 
 def _launch(settings: Resolved[GenerateOptions], tensor_parallel: int, data_parallel: int) -> int:
+    import_whole("numpy", "torch")
     import torch
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

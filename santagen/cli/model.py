@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol
 
 from santagen.cli.console import Console
+from santagen.cli.interrupt import ENGINE, import_whole
 from santagen.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def engine_settings(options: object) -> dict[str, Any]:
 
 def numerics(options: Any, source: ModelSource) -> dict[str, str | None]:
     """What else decides the bytes, as it will be in force: "device", "dtype", "tokenizer"."""
+    import_whole(*ENGINE)
     from santagen.checkpoint.source import resolve_tokenizer, tokenizer_fingerprint
     from santagen.config import ModelConfig
     from santagen.engine.resolve import choose_device, choose_dtype

@@ -21,7 +21,7 @@ from santagen.cli.console import Console, report_error
 from santagen.cli.describe import resume_command
 from santagen.cli.ending import end_now
 from santagen.cli.generate_inputs import Inputs, read_inputs, sampling_params
-from santagen.cli.interrupt import INTERRUPTED, Interrupts
+from santagen.cli.interrupt import ENGINE, INTERRUPTED, Interrupts, import_whole
 from santagen.cli.leaders import OtherLeader, RankZero, draw_evenly, load_shard
 from santagen.cli.model import find_model
 from santagen.cli.options import GenerateOptions
@@ -49,6 +49,7 @@ PATIENCE_SECONDS = 3.0  # for a launcher to notice that a rank is gone
 
 def run_rank(settings: Resolved[GenerateOptions], world: World, console: Console) -> int:
     """This process's part of the run; returns its exit code."""
+    import_whole(*ENGINE)
     from santagen.parallel.cluster import Cluster
 
     with Interrupts() as interrupts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from santagen.cli.console import Console
+from santagen.cli.interrupt import import_whole
 from santagen.cli.output import refuse_read, settings_files, with_temporary, write_output
 from santagen.cli.report_options import ReportOptions
 from santagen.cli.settings import Resolved
@@ -26,6 +27,7 @@ def run(settings: Resolved[ReportOptions]) -> int:
     output = options.output or DEFAULT_OUTPUT
     if output != "-":
         _check_output(Path(output), options)
+    import_whole("numpy")
     from santagen.cli.report_inputs import read_report
     from santagen.report.page import render
 

@@ -49,7 +49,9 @@ def load_kernels(runner: ModelRunner, max_context: int) -> None:
         with torch.inference_mode():
             chain()
 
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    # The CPU's attention keeps the slots of a forward from layer to layer, and compiles nothing.
+    threads = os.cpu_count() or 1 if runner.device.type == "cuda" else 1
+    with ThreadPoolExecutor(threads) as pool:
         for future in [pool.submit(run, chain) for chain in (*forwards, *draws)]:
             future.result()
 

@@ -12,7 +12,7 @@ import torch
 from santagen.errors import SantagenError
 from santagen.llm import LLM
 from santagen.request import Request, SampleOutput, SamplingParams
-from tests.model_helpers import SHARED, load_model, prefill_logits
+from tests.model_helpers import SHARED, decode_logits, load_model, prefill_logits
 
 ROOT = SHARED / "fixtures"
 MANIFEST: list[dict[str, Any]] = (
@@ -34,6 +34,7 @@ def test_logits_and_greedy_equal_the_reference(name: str) -> None:
     last = torch.stack([logits[-1] for logits in prefill_logits(model, prompts)])
     wanted = torch.from_numpy(reference["last_logits"])
     assert float((last - wanted).abs().max()) < 1e-4
+    assert float((decode_logits(model, prompts) - wanted).abs().max()) < 1e-4
 
     safe = reference["greedy_safe_len"].tolist()
     llm = LLM(str(ROOT / name), device="cpu")

@@ -128,3 +128,31 @@ def test_a_closed_pipe_is_no_traceback(tmp_path: object) -> None:
     child.stderr.close()
     assert child.wait(timeout=30) == 2
     assert err.startswith("error: Standard output was closed") and "Traceback" not in err
+
+
+def test_ctrl_c_while_its_modules_are_loaded() -> None:
+    """A process of its own: it ends at once."""
+    code = (
+        "import sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(name, *_):\n"
+        "        if name == 'santagen.cli.app':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting)\n"
+        "from santagen.__main__ import main\n"
+        "main()\n"
+    )
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (child.returncode, child.stderr) == (130, "warning: interrupted.\n")
+
+
+def test_ctrl_c_while_the_command_line_is_read(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("santagen.cli.commands.resolve", lambda *_: interrupt())
+    ran = cli.generate("x.jsonl")
+    assert (ran.code, ran.err) == (130, "warning: interrupted.\n")
+    monkeypatch.setattr("typer.core.TyperGroup.parse_args", interrupt)
+    ran = cli.generate("x.jsonl")
+    assert (ran.code, ran.err) == (130, "warning: interrupted.\n")

@@ -3,6 +3,9 @@ company."""
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +296,25 @@ def test_warming_up_fits_a_model_of_few_positions() -> None:
     llm = LLM(device="cpu", max_num_seqs=1, max_model_len=4)
     load_kernels(llm.engine.runner, 4)
     rehearse(llm.engine.runner, 4, 4)
+
+
+def test_warming_up_on_the_cpu_is_one_forward_after_the_other(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its attention keeps a forward's slots from layer to layer."""
+    under_way, met = threading.Lock(), []
+
+    def forward(*_: object, **__: object) -> tuple[torch.Tensor, None]:
+        met.append(under_way.acquire(blocking=False))
+        time.sleep(0.02)
+        if met[-1]:
+            under_way.release()
+        return torch.zeros(1, 1), None
+
+    monkeypatch.setattr(type(llm.engine.runner.model), "forward", forward)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    load_kernels(llm.engine.runner, 8)
+    assert len(met) > 2 and all(met)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])

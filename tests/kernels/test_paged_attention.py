@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from santagen.kernels import paged_attention as pa
+from santagen.model.attention.triton import TritonAttention
 from tests.kernels.attention_cases import make_paged, make_qkv, tolerance
 
 pytest.importorskip("triton")
@@ -120,3 +121,21 @@ def test_the_number_of_splits() -> None:
     assert pa.choose_num_splits(1, 1, 2048, 132) == 32
     assert pa.choose_num_splits(1, 16, 65, 132) == 2
     assert pa.choose_num_splits(0, 1, 0, 132) == 1
+
+
+def test_counters_are_enough_though_another_thread_adds_fewer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The warm-up plans several forwards at once."""
+    backend, zeros = TritonAttention(), torch.zeros
+
+    def zeros_while_another_plans(*arguments: object, **settings: object) -> torch.Tensor:
+        monkeypatch.undo()
+        try:
+            return zeros(*arguments, **settings)
+        finally:
+            backend._zeros(1, torch.device("cpu"))
+
+    monkeypatch.setattr(torch, "zeros", zeros_while_another_plans)
+    assert len(backend._zeros(5000, torch.device("cpu"))) >= 5000
+    assert len(backend._zeros(5000, torch.device("cpu"))) >= 5000

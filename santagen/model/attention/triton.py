@@ -86,11 +86,14 @@ class TritonAttention:
         return TritonPlan(lengths, None, block_tables, 1, splits, counters, False)
 
     def _zeros(self, count: int, device: torch.device) -> Tensor:
-        """Counters that launches leave at zero; one array serves all launches of the stream."""
-        if not self._counters or len(self._counters[-1]) < count:
+        """At least `count` counters that launches leave at zero; one array serves all launches of
+        the stream."""
+        last = self._counters[-1] if self._counters else None
+        if last is None or len(last) < count:
             size = max(1024, 1 << (count - 1).bit_length())
-            self._counters.append(torch.zeros(size, dtype=torch.int32, device=device))
-        return self._counters[-1]
+            last = torch.zeros(size, dtype=torch.int32, device=device)
+            self._counters.append(last)  # another thread of the warm-up may append a shorter one
+        return last
 
     def write(self, cache: KVCache, key: Tensor, value: Tensor, slots: Tensor) -> None:
         write_kv(key, value, *cache, slots)
