@@ -83,8 +83,8 @@ def import_whole(*modules: str) -> None:
     def release() -> None:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in came:
-            signal.raise_signal(number)
+        for sent in came:
+            signal.raise_signal(sent)
 
     def hold(number: int, frame: FrameType | None) -> None:
         came.append(number)
