@@ -92,8 +92,8 @@ def unpack(packed: Tensor, bits: int) -> Tensor:
         low = blocks[:, word] >> shift  # the sign bit is shifted in, and masked off
         if shift + bits > 32:
             kept = 32 - shift
-            low = (low & (2**kept - 1)) | (blocks[:, word + 1] << kept)
-        values[:, j] = (low & mask).to(torch.uint8)
+            low.bitwise_and_(2**kept - 1).bitwise_or_(blocks[:, word + 1] << kept)
+        values[:, j] = low.bitwise_and_(mask)
     return values.view(-1, packed.shape[1])
 
 

@@ -24,6 +24,7 @@ from torch import Tensor
 TILES = (128, 64, 32, 16)  # rows that share a scale, at most
 LEAST_DEPTH = 16  # rows of a plane: the depth of one step of a tensor core
 SCALE_BYTES = 3  # a scale and a zero point
+ELEMENTS_AT_ONCE = 2**24  # packed together: bounds the copies beside the codes and the words
 
 
 @dataclass(frozen=True)
@@ -98,17 +99,20 @@ def repack(
     counts = torch.bincount(groups, minlength=zeros.shape[0])
     stored, tile = smallest_layout(counts.tolist(), bits)
     source, filler, tile_group = _rows_by_group(groups, counts, tile)
-    rows = codes.index_select(0, source)
-    rows[filler] = zeros[tile_group[filler // tile]]
     width = word_bits(stored, tile)
     planes = width // stored
-    parts = rows.view(-1, planes, tile // planes, outputs)
     kind = torch.int16 if width == 16 else torch.uint8
-    words = torch.empty(
-        parts.shape[0], outputs, tile // planes, dtype=kind, device=codes.device
-    ).copy_(parts[:, 0].transpose(1, 2))
-    for j in range(1, planes):  # in the words' own type, which the highest bits wrap around in
-        words |= parts[:, j].transpose(1, 2).to(kind).bitwise_left_shift_(stored * j)
+    depth = tile // planes
+    words = torch.empty(len(tile_group), outputs, depth, dtype=kind, device=codes.device)
+    step = max(1, ELEMENTS_AT_ONCE // max(1, len(source)))
+    for start in range(0, outputs, step):
+        some = slice(start, start + step)
+        rows = codes[:, some].index_select(0, source)
+        rows[filler] = zeros[tile_group[filler // tile], some]
+        parts = rows.view(len(tile_group), planes, depth, rows.shape[1])
+        part = words[:, some].copy_(parts[:, 0].transpose(1, 2))
+        for j in range(1, planes):  # in the words' own type, which the highest bits wrap around in
+            part |= parts[:, j].transpose(1, 2).to(kind).bitwise_left_shift_(stored * j)
     in_order = bool((source[:inputs] == torch.arange(inputs, device=codes.device)).all())
     return PackedWeight(
         words,

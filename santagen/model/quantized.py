@@ -102,9 +102,9 @@ def load_mlp(
 
     Where a group does not fill its last tile, c_fc computes an output once more; it weighs 0.
     """
+    second = pack(*weights.get_gptq(f"{prefix}.c_proj", inp=own))
     (up,) = weights.get_gptq(f"{prefix}.c_fc", out=[own])
-    (down,) = weights.get_gptq(f"{prefix}.c_proj", inp=own)
-    bias, second = weights.get_bias(f"{prefix}.c_fc", [own]), pack(down)
+    bias = weights.get_bias(f"{prefix}.c_fc", [own])
     if second.order is not None:
         up, bias = up.columns(second.order), bias.index_select(0, second.order)
         second = replace(second, order=None, inputs=second.packed_inputs)

@@ -4,7 +4,7 @@
         [--forms bf16 packed symmetric act-order auto] [--batches 1 16 256 1024]
         [--bits 4] [--group 128]
 
-load     device memory of the packed model, at its peak while it loads and after
+load     device memory of the packed model, read from files, at its peak while it loads and after
 kernels  microseconds of each product of a layer, by its way and the number of rows
 engine   decode step and tokens per second of the whole model through the engine; zero points differ
          except in the form `symmetric`
@@ -20,9 +20,11 @@ import argparse
 import dataclasses
 import gc
 import itertools
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +36,8 @@ from santagen.bench.cases import Case
 from santagen.bench.measure import Bench
 from santagen.checkpoint.gptq_settings import GPTQSettings
 from santagen.checkpoint.random_weights import RandomModel, random_model
+from santagen.checkpoint.weights import open_weights
+from santagen.config import ModelConfig
 from santagen.kernels import gptq_matmul as gm
 from santagen.kernels.gptq_matmul_triton import CONFIGS, Config, dequantize, launch
 from santagen.kernels.gptq_packed import PackedWeight
@@ -41,7 +45,7 @@ from santagen.llm import LLM
 from santagen.model.attention import select_attention
 from santagen.model.gpt_bigcode import FlashSantacoderForCausalLM
 from santagen.model.quantized import pack
-from tests.gpu.random_gptq import RandomGPTQWeights, quantised, random_layer, settings
+from tests.gpu.random_gptq import quantised, random_layer, settings, write_gptq_model
 
 CUDA = torch.device("cuda")
 PRODUCTS = {  # outputs, inputs
@@ -156,31 +160,38 @@ def model_of(layers: int) -> RandomModel:
 
 
 def load(source: RandomModel, bits: int, group: int) -> None:
-    """GB of the packed model."""
+    """GB of a packed model, read from files; the first one's launches load CUDA's code too."""
     for act_order in (False, True):
-        release()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.mem_get_info()[0]
-        start = time.perf_counter()
-        weights = RandomGPTQWeights.of(settings(bits, group, act_order))(
-            source.config, dtype=torch.bfloat16, device=CUDA
-        )
-        weights.packed = True
-        attention = select_attention("auto", CUDA, torch.bfloat16, source.config, None)
-        with torch.inference_mode():
-            model = FlashSantacoderForCausalLM("", source.config, weights, attention.backend)
-        torch.cuda.synchronize()
-        seconds = time.perf_counter() - start
-        torch.cuda.empty_cache()
-        held = torch.cuda.memory_allocated() / 1e9
-        taken = (before - torch.cuda.mem_get_info()[0]) / 1e9
-        peak = torch.cuda.max_memory_allocated() / 1e9
-        print(
-            f"load, {'act-order' if act_order else 'in order'}: {held:.2f} GB of tensors, "
-            f"{taken:.2f} GB of device memory, {peak:.2f} GB at the peak, {seconds:.1f} s",
-            flush=True,
-        )
-        del model, weights
+        with tempfile.TemporaryDirectory() as folder:
+            form = settings(bits, group, act_order)
+            path = write_gptq_model(Path(folder) / "model", source.config, form)
+            load_one(path, "act-order" if act_order else "in order")
+
+
+def load_one(path: Path, name: str) -> None:
+    release()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.mem_get_info()[0]
+    start = time.perf_counter()
+    config = ModelConfig.from_directory(path)
+    weights = open_weights(path, config, dtype=torch.bfloat16, device=CUDA)
+    weights.packed = True
+    attention = select_attention("auto", CUDA, torch.bfloat16, config, None)
+    with torch.inference_mode():
+        model = FlashSantacoderForCausalLM("", config, weights, attention.backend)
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - start
+    reserved = torch.cuda.max_memory_reserved() / 1e9
+    torch.cuda.empty_cache()
+    held = torch.cuda.memory_allocated() / 1e9
+    taken = (before - torch.cuda.mem_get_info()[0]) / 1e9
+    peak = torch.cuda.max_memory_allocated() / 1e9
+    print(
+        f"load, {name}: {held:.2f} GB of tensors, {taken:.2f} GB of device memory; at the peak "
+        f"{peak:.2f} GB of tensors, {reserved:.2f} GB of device memory; {seconds:.1f} s",
+        flush=True,
+    )
+    del model, weights
 
 
 FORMS = {  # quantization, act-order, symmetric

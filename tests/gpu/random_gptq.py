@@ -7,19 +7,24 @@ one model, with the groups of the whole layer, as `Weights.get_gptq` gives them 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 import santagen.llm
 from santagen.checkpoint.gptq import GPTQLinear
 from santagen.checkpoint.gptq_settings import GPTQSettings
+from santagen.checkpoint.layout import FUSED, linear_shape
 from santagen.checkpoint.random_weights import STD, RandomWeights
 from santagen.checkpoint.weights import Range, Ranges
+from santagen.config import ModelConfig
 
 
 def settings(
@@ -96,3 +101,51 @@ def quantised(form: GPTQSettings) -> Iterator[None]:
         yield
     finally:
         santagen.llm.RandomWeights = floats  # type: ignore[misc]
+
+
+def write_gptq_model(directory: Path, config: ModelConfig, form: GPTQSettings) -> Path:
+    """A checkpoint with a shard a layer, as large as a real one; the layers are all the same."""
+    directory.mkdir(parents=True)
+    embd = config.n_embd
+
+    def words(*shape: int) -> Tensor:
+        return torch.randint(-(2**31), 2**31, shape, dtype=torch.int32)
+
+    layer: dict[str, Tensor] = {}
+    for module in FUSED:
+        outputs, inputs = linear_shape(config, module)
+        groups = form.groups(inputs)
+        order = torch.randperm(inputs) if form.desc_act else torch.arange(inputs)
+        zeros = words(groups, outputs * form.bits // 32)
+        layer |= {
+            f"{module}.qweight": words(inputs * form.bits // 32, outputs),
+            f"{module}.qzeros": zeros.fill_(-0x77777778) if form.sym else zeros,  # 8 of 4 bits
+            f"{module}.scales": ((torch.rand(groups, outputs) + 0.5) * STD / 2**form.bits).half(),
+            f"{module}.g_idx": (order // (inputs // groups)).int(),
+            f"{module}.bias": torch.zeros(outputs).half(),
+        }
+    norm = {"weight": torch.ones(embd).half(), "bias": torch.zeros(embd).half()}
+    layer |= {f"{name}.{part}": norm[part].clone() for name in ("ln_1", "ln_2") for part in norm}
+    rest = {f"ln_f.{part}": norm[part] for part in norm}
+    for name, rows in (("wte", config.vocab_size), ("wpe", config.n_positions)):
+        rest[f"{name}.weight"] = (torch.randn(rows, embd) * STD).half()
+    places: dict[str, str] = {}
+    for number in range(config.n_layer + 1):
+        part = {f"h.{number}.{k}": v for k, v in layer.items()} if number < config.n_layer else rest
+        named = {f"transformer.{name}": tensor for name, tensor in part.items()}
+        shard = f"model-{number:03}.safetensors"
+        save_file(named, directory / shard, metadata={"format": "pt"})
+        places |= dict.fromkeys(named, shard)
+    index = {"metadata": {}, "weight_map": places}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    raw = {
+        "model_type": "gpt_bigcode", "n_embd": embd, "n_head": config.n_head,
+        "n_layer": config.n_layer, "n_positions": config.n_positions,
+        "vocab_size": config.vocab_size, "torch_dtype": "float16",
+        "quantization_config": {
+            "quant_method": "gptq", "bits": form.bits, "group_size": form.group_size,
+            "desc_act": form.desc_act, "sym": form.sym, "checkpoint_format": "gptq_v2",
+        },
+    }  # fmt: skip
+    (directory / "config.json").write_text(json.dumps(raw))
+    return directory
