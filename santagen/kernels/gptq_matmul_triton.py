@@ -2,8 +2,9 @@
 
 Both work on transposed tiles: the weight [outputs, rows] is the first factor of tl.dot, so that it
 is taken apart in registers and goes to the tensor cores without a trip through shared memory, and
-the batch, padded to 8 only, is the second. A code less its zero point costs what a code alone does;
-zero points that differ are loaded a tile ahead. Scales come in after the sum over a tile.
+the batch, padded to 8 only, is the second. A code less its zero point costs what a code alone does.
+Scales come in after the sum over a tile; they share a load with the zero points, of the size that
+is needed to be copied ahead of its use.
 """
 
 # Triton types a kernel's arguments at launch:
@@ -43,16 +44,15 @@ CONFIGS = {
     64: Config(128, 8, 3, 2),
     128: Config(64, 4, 3, 2),
 }
-# Zero points that differ take registers.
-WITH_ZEROS = {**CONFIGS, 8: Config(64, 2, 2, 10), 32: Config(64, 2, 3, 4), 64: Config(128, 8, 3, 3)}
 MAX_SPLITS = 16
+SCALES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 INTERPRETED_SMS = 4
 
 
 @triton.constexpr_function
 def _take_pair(at: int, bits: int) -> str:
     """PTX: (code - zero) / 64 as bfloat16 of the fields at bit `at` of a register's halves, given
-    another's -zero / 64. Exact.
+    another's zero * ZERO_UNIT. Exact.
 
     The smallest bfloat16 numbers are linear in their bits: 0 to 255 stand for multiples of 2^-133,
     so that a field is a number where it stands, and one product brings it up.
@@ -81,22 +81,29 @@ def _plane(
 
 
 @triton.jit
-def _minus(zero, PAIRS: tl.constexpr):
-    """Zero points [N], as `_plane` adds them: [N, 1]."""
-    if PAIRS:
-        minus = (zero.to(tl.float32) * (-0.015625)).to(tl.bfloat16)
-    else:
-        minus = -8388608.0 - zero.to(tl.float32)
+def _scale(pair, SCALE: tl.constexpr):
+    """The scales [N] of PackedWeight's pairs, each in an integer, as float32."""
+    bits = pair.to(tl.uint32) if tl.float32 == SCALE else (pair & 0xFFFF).to(tl.uint16)
+    return bits.to(SCALE, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def _minus(pair, SCALE: tl.constexpr, PAIRS: tl.constexpr):
+    """The zero points of the same, as `_plane` adds them: [N, 1]."""
+    bits = pair >> 32 if tl.float32 == SCALE else pair >> 16
+    minus = bits.to(tl.int16).to(tl.bfloat16, bitcast=True)
+    if not PAIRS:
+        minus = minus.to(tl.float32) * 64.0 - 8388608.0
     return minus[:, None]
 
 
 @triton.jit(do_not_specialize=["rows", "outputs", "tiles", "splits"])
 def _matmul_kernel(
-    y_ptr, x_ptr, word_ptr, scale_ptr, zero_ptr, bias_ptr, part_ptr, counter_ptr,
+    y_ptr, x_ptr, word_ptr, pair_ptr, bias_ptr, part_ptr, counter_ptr,
     x_row, rows, outputs, tiles, splits,
     BITS: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, HAS_BIAS: tl.constexpr, ACT: tl.constexpr, PAIRS: tl.constexpr,
-    ZERO: tl.constexpr, UNROLL: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
+    SCALE: tl.constexpr, UNROLL: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):
     """Grid [tiles of N, tiles of M, splits of K]; the last program of a tile sums its shares."""
     if EARLY:
@@ -109,18 +116,12 @@ def _matmul_kernel(
     x_at = x_ptr + m.to(tl.int64)[None, :] * x_row
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     first, end = split * tiles // splits, (split + 1) * tiles // splits
-    zero = tl.full((BLOCK_N,), ZERO or 0, tl.uint8)
-    if ZERO is None:
-        zero = tl.load(zero_ptr + outputs.to(tl.int64) * first + n, mask=in_n, other=0)
     for tile in tl.range(first, end):
         row = outputs.to(tl.int64) * tile
         at = word_ptr + row * DEPTH + (n * DEPTH)[:, None] + d[None, :]
         words = tl.load(at, mask=in_n[:, None], other=0)
-        scale = tl.load(scale_ptr + row + n, mask=in_n, other=0.0).to(tl.float32)
-        minus = _minus(zero, PAIRS)
-        if ZERO is None:
-            ahead = outputs.to(tl.int64) * tl.minimum(tile + 1, end - 1)
-            zero = tl.load(zero_ptr + ahead + n, mask=in_n, other=0)
+        pair = tl.load(pair_ptr + row + n, mask=in_n, other=0)
+        scale, minus = _scale(pair, SCALE), _minus(pair, SCALE, PAIRS)
         part = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
         for j in tl.static_range(TILE // DEPTH):
             k = tile * TILE + j * DEPTH + d
@@ -158,8 +159,9 @@ def _matmul_kernel(
 
 @triton.jit(do_not_specialize=["outputs"])
 def _dequantize_kernel(
-    out_ptr, word_ptr, scale_ptr, zero_ptr, outputs, out_row,
+    out_ptr, word_ptr, pair_ptr, outputs, out_row,
     BITS: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, BLOCK_N: tl.constexpr,
+    SCALE: tl.constexpr,
 ):
     """Grid [tiles of N, tiles of K]."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -169,8 +171,8 @@ def _dequantize_kernel(
     row = tile * outputs
     at = word_ptr + row * DEPTH + (n * DEPTH)[:, None] + d[None, :]
     words = tl.load(at, mask=in_n[:, None], other=0)
-    scale = tl.load(scale_ptr + row + n, mask=in_n, other=0.0).to(tl.float32)
-    minus = _minus(tl.load(zero_ptr + row + n, mask=in_n, other=0), False)
+    pair = tl.load(pair_ptr + row + n, mask=in_n, other=0)
+    scale, minus = _scale(pair, SCALE), _minus(pair, SCALE, False)
     out_at = out_ptr + n.to(tl.int64)[:, None] * out_row + tile * TILE + d[None, :]
     for j in tl.static_range(TILE // DEPTH):
         weight = _plane(words, minus, j, BITS, tl.float32, False) * scale[:, None]
@@ -211,12 +213,12 @@ def launch(
         assert counters.numel() >= grid[0] * grid[1]
         part = torch.empty((splits, rows, outputs), dtype=torch.float32, device=x.device)
     _matmul_kernel[*grid, splits](
-        out, x, weight.words, weight.scales, weight.zeros, weight.scales if bias is None else bias,
-        part, counters, x.stride(0), rows, outputs, tiles, splits,
+        out, x, weight.words, _integers(weight), x if bias is None else bias, part,
+        counters, x.stride(0), rows, outputs, tiles, splits,
         BITS=weight.bits, TILE=weight.tile, DEPTH=depth, BLOCK_M=block_m, BLOCK_N=config.block_n,
         HAS_BIAS=bias is not None, ACT="gelu_tanh" if act in TANH_GELUS else act or "",
-        PAIRS=takes_pairs(weight, x), ZERO=weight.zero, UNROLL=4 if block_m <= 16 else 1,
-        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        PAIRS=takes_pairs(weight, x), SCALE=SCALES[weight.scale_dtype],
+        UNROLL=4 if block_m <= 16 else 1, PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=config.warps, num_stages=config.stages, **early_launch(x.device),
     )  # fmt: skip
     return out
@@ -227,15 +229,22 @@ def dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
     tiles, outputs, depth = weight.words.shape
     out = torch.empty((outputs, weight.packed_inputs), dtype=dtype, device=weight.words.device)
     _dequantize_kernel[triton.cdiv(outputs, 64), tiles](
-        out, weight.words, weight.scales, weight.zeros, outputs, out.stride(0),
-        BITS=weight.bits, TILE=weight.tile, DEPTH=depth, BLOCK_N=64, num_warps=4,
+        out, weight.words, _integers(weight), outputs, out.stride(0),
+        BITS=weight.bits, TILE=weight.tile, DEPTH=depth, BLOCK_N=64,
+        SCALE=SCALES[weight.scale_dtype], num_warps=4,
     )  # fmt: skip
     return out
 
 
+def _integers(weight: PackedWeight) -> Tensor:
+    """The pairs [tiles, N], each as one integer."""
+    kind = torch.int64 if weight.scale_dtype == torch.float32 else torch.int32
+    return weight.pairs.view(kind).squeeze(2)
+
+
 def tile_config(block_m: int, weight: PackedWeight) -> Config:
     """The tile of a launch; a plane of 8 bits takes twice the registers."""
-    config = (WITH_ZEROS if weight.zero is None else CONFIGS)[block_m]
+    config = CONFIGS[block_m]
     return config._replace(block_n=64) if weight.bits == 8 else config
 
 

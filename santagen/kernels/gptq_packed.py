@@ -1,7 +1,7 @@
 """GPTQ integers in the layout that the products read: packed, in group order, one scale a tile.
 
     words   [tiles, N, tile * bits / width]   a program's tile of N rows is one piece of memory
-    scales  [tiles, N]                        of the tile's group; zeros alike
+    pairs   [tiles, N, 2]                     scale and zero point of the tile's group, in one load
 
 A tile is `tile` packed rows of one group. Its words hold `width / bits` planes: plane j, bits
 [j * bits, (j + 1) * bits) of each word, is the tile's rows [j * depth, (j + 1) * depth), so that
@@ -23,7 +23,8 @@ from torch import Tensor
 
 TILES = (128, 64, 32, 16)  # rows that share a scale, at most
 LEAST_DEPTH = 16  # rows of a plane: the depth of one step of a tensor core
-SCALE_BYTES = 3  # a scale and a zero point
+PAIR_BYTES = 4
+ZERO_UNIT = -0.015625  # 1 / 64: what the kernels make of codes; up to 255 of it are exact
 ELEMENTS_AT_ONCE = 2**24  # packed together: bounds the copies beside the codes and the words
 
 
@@ -31,20 +32,19 @@ ELEMENTS_AT_ONCE = 2**24  # packed together: bounds the copies beside the codes 
 class PackedWeight:
     """One weight [N, K] (its rows are outputs), or a rank's slice of it.
 
-    words int16 or uint8, scales of any float type, zeros uint8: see above. `order` int32
-    [tiles * tile] is the input that each packed row belongs to (fillers name input 0); None where
-    row k is input k and fillers come last. `zero` is the zero point of all tiles, None where they
-    differ.
+    words int16 or uint8: see above. pairs int16 [tiles, N, 2]: the bits of a scale of
+    `scale_dtype`, and of its zero point times ZERO_UNIT as bfloat16; [tiles, N, 4] where a scale
+    has 32 bits, the last one unused. `order` int32 [tiles * tile] is the input that each packed
+    row belongs to (fillers name input 0); None where row k is input k and fillers come last.
     """
 
     words: Tensor
-    scales: Tensor
-    zeros: Tensor
+    pairs: Tensor
+    scale_dtype: torch.dtype
     order: Tensor | None
     inputs: int
     bits: int
     tile: int
-    zero: int | None
 
     @property
     def outputs(self) -> int:
@@ -57,8 +57,8 @@ class PackedWeight:
 
     @property
     def nbytes(self) -> int:
-        parts = (self.words, self.scales, self.zeros)
-        return sum(part.nbytes for part in parts) + (0 if self.order is None else self.order.nbytes)
+        order = 0 if self.order is None else self.order.nbytes
+        return self.words.nbytes + self.pairs.nbytes + order
 
     def dequantize(
         self, dtype: torch.dtype = torch.float32, start: int = 0, stop: int | None = None
@@ -67,14 +67,14 @@ class PackedWeight:
 
         Computed in float32 and rounded to `dtype` once.
         """
-        words, scales, zeros = (
-            part[:, start:stop] for part in (self.words, self.scales, self.zeros)
-        )
+        words, pairs = self.words[:, start:stop], self.pairs[:, start:stop]
         tiles, outputs, depth = words.shape
         planes = self.tile // depth
         shape = (outputs, tiles, planes, depth)
         weight = torch.empty(shape, dtype=dtype, device=words.device)
-        scale, zero = scales.float().unsqueeze(2), zeros.float().unsqueeze(2)
+        at = self.scale_dtype.itemsize // 2
+        scale = pairs[..., :at].view(self.scale_dtype).float()
+        zero = pairs[..., at : at + 1].view(torch.bfloat16).float() / ZERO_UNIT
         for j in range(planes):
             codes = (words >> (j * self.bits)) & (2**self.bits - 1)  # drops the sign, too
             weight[:, :, j] = codes.float().sub_(zero).mul_(scale).transpose(0, 1)
@@ -114,16 +114,17 @@ def repack(
         for j in range(1, planes):  # in the words' own type, which the highest bits wrap around in
             part |= parts[:, j].transpose(1, 2).to(kind).bitwise_left_shift_(stored * j)
     in_order = bool((source[:inputs] == torch.arange(inputs, device=codes.device)).all())
-    return PackedWeight(
-        words,
-        scales.index_select(0, tile_group),
-        zeros.index_select(0, tile_group),
-        None if in_order else source.int(),
-        inputs,
-        stored,
-        tile,
-        int(zeros[0, 0]) if bool((zeros == zeros[0, 0]).all()) else None,
-    )
+    pairs = _pairs(scales, zeros).index_select(0, tile_group)
+    order = None if in_order else source.int()
+    return PackedWeight(words, pairs, scales.dtype, order, inputs, stored, tile)
+
+
+def _pairs(scales: Tensor, zeros: Tensor) -> Tensor:
+    """[groups, N] each -> int16 [groups, N, 2 or 4]."""
+    scale = scales.unsqueeze(2).contiguous().view(torch.int16)
+    zero = (zeros.float() * ZERO_UNIT).bfloat16().unsqueeze(2).view(torch.int16)
+    missing = -(scale.shape[2] + 1) % 2
+    return torch.cat([scale, zero, *[torch.zeros_like(zero)] * missing], dim=2)
 
 
 def smallest_layout(counts: list[int], bits: int) -> tuple[int, int]:
@@ -133,7 +134,7 @@ def smallest_layout(counts: list[int], bits: int) -> tuple[int, int]:
     def size(layout: tuple[int, int]) -> tuple[float, int]:
         stored, tile = layout
         rows = sum(-(-count // tile) * tile for count in counts)
-        return rows * (stored / 8 + SCALE_BYTES / tile), -tile
+        return rows * (stored / 8 + PAIR_BYTES / tile), -tile
 
     possible = [
         (stored, tile)

@@ -8,7 +8,7 @@ load     device memory of the packed model, read from files, at its peak while i
 kernels  microseconds of each product of a layer, by its way and the number of rows
 engine   decode step and tokens per second of the whole model through the engine; zero points differ
          except in the form `symmetric`
-sweep    the kernel's tiles, warps, stages and shares of K: the best for WITH_ZEROS
+sweep    the kernel's tiles, warps, stages and shares of K: the best for CONFIGS
 
 Products are timed in a CUDA graph that goes through several copies of a weight, so that none is
 found in the second-level cache.
@@ -128,8 +128,8 @@ def launched(x: Tensor, weight: PackedWeight, **settings: Any) -> Tensor:
 
 
 def candidates(block_m: int) -> Iterator[Config]:
-    for block_n, warps, stages in itertools.product((64, 128), (4, 8), (3, 4, 5)):
-        if not (block_m >= 64 and block_n == 128 and warps == 4):  # does not fit the registers
+    for block_n, warps, stages in itertools.product((64, 128), (2, 4, 8), (2, 3, 4)):
+        if block_n * block_m <= 2048 * warps:  # the sums fit the registers
             yield Config(block_n, warps, stages, 1)
 
 

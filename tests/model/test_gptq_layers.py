@@ -143,7 +143,7 @@ def test_the_scales_keep_the_file_s_type(tmp_path: Path) -> None:
         write_checkpoint(folder, Spec(gptq=replace(ASYM, scales_dtype=name)))
         (layer,) = opened(folder, True).get_gptq("transformer.h.0.mlp.c_fc")
         packed = quantized.pack(layer)
-        assert packed.scales.dtype == dtype
+        assert packed.scale_dtype == dtype
         assert torch.equal(packed.dequantize(), layer.dequantize())
 
 
