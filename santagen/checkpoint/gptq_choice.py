@@ -20,7 +20,7 @@ from santagen.errors import SantagenError
 
 CHOICES = ("auto", "none", "gptq", "fp8")
 # A batch of so many rows is decoded faster from packed weights.
-PACKED_ROWS = {"cpu": 0, "cuda": 32}
+PACKED_ROWS = {"cpu": 0, "cuda": 64}
 # A cache that lets a batch of dequantised weights pay: for so many rows of so many tokens.
 CACHED_ROWS = {"cpu": 16, "cuda": 1024}
 CACHED_TOKENS = 1024

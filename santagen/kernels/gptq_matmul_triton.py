@@ -38,10 +38,10 @@ class Config(NamedTuple):
 
 # By BLOCK_M, a program's rows of x: as many programs fit on a multiprocessor as are wanted.
 CONFIGS = {
-    8: Config(64, 2, 3, 10),
-    16: Config(64, 2, 3, 6),
-    32: Config(64, 4, 3, 4),
-    64: Config(128, 8, 3, 2),
+    8: Config(128, 4, 3, 5),
+    16: Config(128, 4, 3, 3),
+    32: Config(128, 4, 4, 2),
+    64: Config(128, 4, 3, 2),
     128: Config(64, 4, 3, 2),
 }
 MAX_SPLITS = 16
