@@ -21,7 +21,6 @@ from santagen.checkpoint.inspection_gptq import gptq_facts
 from santagen.checkpoint.layout import (
     BUFFERS,
     FUSED,
-    GPTQ_PARTS,
     Layout,
     decide_layout,
     linear_shape,
@@ -143,16 +142,6 @@ class Examination:
             "dtypes": dtypes,
             "skipped_buffers": sum(bool(BUFFERS.fullmatch(name)) for name in infos),
         }
-
-    def packed_bytes(self, dtype: str) -> int | None:
-        """Bytes of the weights with GPTQ layers as the file packs them and the rest in `dtype`."""
-        if self.files is None or self.config is None or self.layout is None:
-            return None
-        parts = (*GPTQ_PARTS, "g_idx")
-        packed = sum(
-            info.nbytes for name, info in self.files.infos() if name.rpartition(".")[2] in parts
-        )
-        return packed + DTYPE_BYTES[dtype] * parameter_count(self.config)["unquantised"]
 
 
 def _kind(names: list[str]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from santagen.checkpoint.inspection import Examination, parameter_count, run_dtype
 from santagen.checkpoint.source import HUB_ID, resolve_model
+from santagen.engine.packed_size import packed_bytes
 from santagen.errors import SantagenError
 from santagen.io.tokenizer import Tokenizer, has_tokenizer
 
@@ -50,7 +51,7 @@ def _read_headers(directory: Path, found: dict[str, Any]) -> None:
         found["parameters"] = parameter_count(examined.config)["total"]
         found["gpu_dtype"] = run_dtype(examined.config)
         found["packed_bytes"] = (
-            examined.packed_bytes(found["gpu_dtype"]) if examined.settings is not None else None
+            packed_bytes(examined, found["gpu_dtype"]) if examined.settings is not None else None
         )
 
 

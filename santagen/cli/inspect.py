@@ -19,6 +19,7 @@ from santagen.cli.inspect_table import table
 from santagen.cli.output import print_json
 from santagen.cli.settings import Resolved
 from santagen.config import ModelConfig
+from santagen.engine.packed_size import packed_bytes
 from santagen.errors import SantagenError
 from santagen.io.tokenizer import Tokenizer, has_tokenizer
 
@@ -78,7 +79,7 @@ def _sizes(found: Examination, facts: dict[str, Any], options: InspectOptions) -
     dtype = run_dtype(config) if options.dtype == "auto" else options.dtype
     width = DTYPE_BYTES[dtype]
     weights = {dtype: facts["parameters"]["total"] * width}
-    if facts["quantization"] is not None and (packed := found.packed_bytes(dtype)) is not None:
+    if facts["quantization"] is not None and (packed := packed_bytes(found, dtype)) is not None:
         weights = {f"dequantised to {dtype}": weights[dtype], "kept packed": packed}
     per_token = config.kv_bytes_per_token(width)
     sizes: dict[str, Any] = {

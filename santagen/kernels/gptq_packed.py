@@ -21,9 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-TILES = (128, 64, 32, 16)  # rows that share a scale, at most
-LEAST_DEPTH = 16  # rows of a plane: the depth of one step of a tensor core
-PAIR_BYTES = 4
+from santagen.kernels.gptq_layout import smallest_layout, word_bits
+
 ZERO_UNIT = -0.015625  # 1 / 64: what the kernels make of codes; up to 255 of it are exact
 ELEMENTS_AT_ONCE = 2**24  # packed together: bounds the copies beside the codes and the words
 
@@ -125,29 +124,6 @@ def _pairs(scales: Tensor, zeros: Tensor) -> Tensor:
     zero = (zeros.float() * ZERO_UNIT).bfloat16().unsqueeze(2).view(torch.int16)
     missing = -(scale.shape[2] + 1) % 2
     return torch.cat([scale, zero, *[torch.zeros_like(zero)] * missing], dim=2)
-
-
-def smallest_layout(counts: list[int], bits: int) -> tuple[int, int]:
-    """(bits stored, tile) of the fewest bytes for groups of these many rows; ties to the larger
-    tile."""
-
-    def size(layout: tuple[int, int]) -> tuple[float, int]:
-        stored, tile = layout
-        rows = sum(-(-count // tile) * tile for count in counts)
-        return rows * (stored / 8 + PAIR_BYTES / tile), -tile
-
-    possible = [
-        (stored, tile)
-        for stored in (2, 4, 8)
-        for tile in TILES
-        if stored >= bits and tile * stored // 8 >= LEAST_DEPTH
-    ]
-    return min(possible, key=size)
-
-
-def word_bits(stored: int, tile: int) -> int:
-    """16 where the planes stay deep enough, else 8."""
-    return 16 if stored < 8 and tile * stored // 16 >= LEAST_DEPTH else 8
 
 
 def _rows_by_group(groups: Tensor, counts: Tensor, tile: int) -> tuple[Tensor, Tensor, Tensor]:

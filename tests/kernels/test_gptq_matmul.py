@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from santagen.kernels import gptq_matmul as gm
-from santagen.kernels.gptq_packed import LEAST_DEPTH, PackedWeight, repack, smallest_layout
+from santagen.kernels.gptq_layout import LEAST_DEPTH, smallest_layout
+from santagen.kernels.gptq_packed import PackedWeight, repack
 from tests.fixture_writer import GPTQSpec, pack, quantise
 
 triton_kernels = pytest.importorskip("santagen.kernels.gptq_matmul_triton")

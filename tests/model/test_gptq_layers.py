@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from santagen.checkpoint.inspection import Examination, parameter_count
 from santagen.checkpoint.weights import Weights, open_weights
 from santagen.config import ModelConfig
 from santagen.distributed import TensorParallel
+from santagen.engine.packed_size import packed_bytes
 from santagen.model import quantized
 from santagen.model.attention.cpu import CpuAttention
 from santagen.model.gpt_bigcode import MLP, FlashMQAttention, FlashSantacoderForCausalLM
@@ -31,6 +33,7 @@ FORMS = {
     "zero points of 0": Spec(gptq=replace(ASYM, form="v1-word", zero_points=(0, 15))),
     "v2": Spec(gptq=replace(ASYM, form="v2", scales_dtype="F32")),
     "split, two act-orders": Spec(split=True, gptq=replace(ASYM, act_order=True)),
+    "split, one act-order": Spec(split=True, gptq=GPTQSpec(g_idx="absent")),
     "group that does not divide": Spec(gptq=replace(ASYM, group_size=24, act_order=True)),
     "interleaved heads": Spec(config={"multi_query": False}, gptq=ASYM),
     "exact gelu": Spec(
@@ -134,6 +137,18 @@ def test_the_bias_of_a_row_sharded_layer_is_on_rank_0_alone(tmp_path: Path) -> N
         assert isinstance(layer, QuantizedRowLinear)
         silent = not layer(torch.zeros(1, 32)).any()
         assert silent == (rank == 1)
+
+
+@ALL
+def test_its_headers_tell_a_model_s_bytes(tmp_path: Path, spec: Spec) -> None:
+    write_checkpoint(tmp_path, spec)
+    examined = Examination.of(tmp_path)
+    config, loaded = examined.config, model(tmp_path, True)
+    assert config is not None
+    layers = [module for module in loaded.modules() if isinstance(module, QuantizedLinear)]
+    held = sum(buffer.nbytes for layer in layers for buffer in layer.buffers())
+    rest = 4 * parameter_count(config)["unquantised"]
+    assert packed_bytes(examined, "float32") == held + rest
 
 
 def test_the_scales_keep_the_file_s_type(tmp_path: Path) -> None:
