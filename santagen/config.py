@@ -28,12 +28,12 @@ ACTIVATIONS = ("gelu", *TANH_GELUS, "relu", "silu")
 DEEPEST = 100  # values within values that a JSON file may hold
 HEAD_TYPES = {"multiquery": True, "multihead": False}
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?)(i?[bB]?)\s*")
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?[bB]?)\s*")
 
 
 def parse_size(text: str | int) -> int:
-    """A count with an optional suffix: 4k = 4,000, 32K = 32,768, 1M = 1,048,576 (K, M, G are
-    powers of 1024)."""
+    """A count with an optional suffix: 4k = 4,000, 32K = 32,768, 1M = 1,048,576 (K, M, G and T
+    are powers of 1024)."""
     if isinstance(text, int):
         return text
     match = _SIZE.fullmatch(text)
@@ -41,8 +41,9 @@ def parse_size(text: str | int) -> int:
         raise SantagenError(
             f"{text!r} is not a size.", "Write a number, or one like 4k, 32K or 1M."
         )
-    factor = {"": 1, "k": 1000, "K": 1024, "m": 1024**2, "M": 1024**2, "g": 1024**3, "G": 1024**3}
-    return int(float(match[1]) * factor[match[2]])
+    unit = match[2]
+    factor = 1000 if unit == "k" else 1024 ** " KMGT".index(unit.upper() or " ")
+    return int(float(match[1]) * factor)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from santagen.cli.settings import (
     unescape,
     variable,
 )
+from santagen.config import parse_size
 from santagen.errors import SantagenError
 from tests.cli.helpers import Cli
 
@@ -216,3 +217,12 @@ def test_a_secret_is_not_repeated_in_an_error() -> None:
     with pytest.raises(SantagenError) as caught:
         resolve(Options, "x", {"token": "hf_secret"}, {})
     assert "hf_secret" not in caught.value.message + caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("12", 12), ("4k", 4000), ("1.5k", 1500), ("32K", 32768), ("1m", 2**20), ("24GiB", 24 * 2**30),
+     ("24gb", 24 * 2**30), ("1TiB", 2**40), ("0.5T", 2**39)],
+)  # fmt: skip
+def test_units_of_a_size(text: str, count: int) -> None:
+    assert parse_size(text) == count
