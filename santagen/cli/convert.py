@@ -7,12 +7,7 @@ itself is checkpoint.convert's.
 from __future__ import annotations
 
 import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from santagen.cli.console import Console
 from santagen.cli.convert_options import ConvertOptions
@@ -38,35 +33,12 @@ def run(settings: Resolved[ConvertOptions]) -> int:
             "Name the folder, as in ./santacoder-standard, or give its whole path.",
         )
     try:
-        with Interrupts(), _hang_up():
+        with Interrupts():
             _convert(options, options.src, destination, console)
     except KeyboardInterrupt:
         console.warn("interrupted before the conversion was finished")
         return INTERRUPTED
     return 0
-
-
-@contextmanager
-def _hang_up() -> Iterator[None]:
-    """A terminal that is closed ends the block as Ctrl-C does, but not where nohup says to go on.
-
-    Shell and system may both tell of it: the second time must not end the tidying up.
-    """
-    previous = signal.getsignal(signal.SIGHUP)
-    main = threading.current_thread() is threading.main_thread()
-    if not main or previous == signal.SIG_IGN:
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGHUP, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, previous)
 
 
 def _convert(options: ConvertOptions, src: str, destination: Path, console: Console) -> None:

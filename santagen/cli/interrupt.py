@@ -1,7 +1,9 @@
-"""Ctrl-C and SIGTERM end a run in order: the sample being written is finished first.
+"""Ctrl-C, SIGTERM and a closed terminal end a run in order: the sample being written is finished
+first.
 
-Within `Interrupts`, either signal raises KeyboardInterrupt in the main thread; within `shielded` it
-waits until that block is left. A second signal is not held back any longer than the first.
+Within `Interrupts`, each of these signals raises KeyboardInterrupt in the main thread; within
+`shielded` it waits until that block is left. A second signal is not held back any longer than the
+first.
 `import_whole` is for libraries that no signal may meet half loaded.
 """
 
@@ -16,13 +18,18 @@ from importlib import import_module
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 130  # the exit code after one
 ENGINE = ("numpy", "torch", "safetensors", "tokenizers")  # what running a model loads
 
 
+def ending_signals() -> list[signal.Signals]:
+    """What ends a run. A terminal that closes does not where nohup says to go on."""
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    return signals[: 2 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else 3]
+
+
 class Interrupts(AbstractContextManager["Interrupts"]):
-    """Turns SIGINT and SIGTERM into KeyboardInterrupt while the block runs."""
+    """Turns the signals that end a run into KeyboardInterrupt while the block runs."""
 
     def __init__(self) -> None:
         self._shields = 0
@@ -32,7 +39,7 @@ class Interrupts(AbstractContextManager["Interrupts"]):
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
+            for number in ending_signals():
                 self._previous[number] = signal.signal(number, self._on_signal)
         return self
 
@@ -42,6 +49,8 @@ class Interrupts(AbstractContextManager["Interrupts"]):
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.last = number
+        if number == signal.SIGHUP:  # the shell and the system may both tell of it
+            signal.signal(number, signal.SIG_IGN)
         if self._shields:
             self._pending = True
         else:
@@ -77,7 +86,7 @@ def import_whole(*modules: str) -> None:
         for name in missing:
             import_module(name)
         return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: signal.getsignal(number) for number in ending_signals()}
     came: list[int] = []
 
     def release() -> None:
@@ -91,7 +100,7 @@ def import_whole(*modules: str) -> None:
         if len(came) > 1:
             release()
 
-    for number in SIGNALS:
+    for number in before:
         signal.signal(number, hold)
     try:
         for name in missing:

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from santagen.cli.describe import command_line
-from santagen.cli.interrupt import INTERRUPTED, SIGNALS, import_whole
+from santagen.cli.interrupt import INTERRUPTED, ending_signals, import_whole
 from santagen.cli.options import GenerateOptions
 from santagen.cli.ranks import STOPPED, say_not_begun
 from santagen.cli.settings import Resolved
@@ -54,12 +54,14 @@ def _launch(settings: Resolved[GenerateOptions], tensor_parallel: int, data_para
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
     logging.disable(logging.CRITICAL)  # the launcher's own account of a failure
 
+    ending = ending_signals()
+
     def pass_on(number: int, frame: FrameType | None) -> NoReturn:
-        for number in SIGNALS:
+        for number in ending:
             signal.signal(number, signal.SIG_IGN)  # a second would leave the ranks alone
         raise SignalException("interrupted", signal.SIGTERM)
 
-    before = [signal.signal(number, pass_on) for number in SIGNALS]
+    before = [signal.signal(number, pass_on) for number in ending]
     with taking_note() as note:
         try:
             elastic_launch(_config(count), sys.executable)("-m", "santagen", *words)
@@ -71,7 +73,7 @@ def _launch(settings: Resolved[GenerateOptions], tensor_parallel: int, data_para
             return _failed(error, note)
         finally:
             logging.disable(logging.NOTSET)
-            for number, handler in zip(SIGNALS, before, strict=True):
+            for number, handler in zip(ending, before, strict=True):
                 signal.signal(number, handler)
     return 0
 
@@ -102,5 +104,5 @@ def _config(count: int) -> Any:
         local_addr="localhost",
         max_restarts=0,
         # Not SIGINT, which a rank that still imports would show a traceback for: see `pass_on`.
-        signals_to_handle="SIGTERM,SIGHUP,SIGQUIT",
+        signals_to_handle=",".join(["SIGQUIT", *(s.name for s in ending_signals()[1:])]),
     )

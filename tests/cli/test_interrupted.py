@@ -9,11 +9,18 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.cli.helpers import PROGRAM, TIMEOUT, Cli, write_jsonl
 
 ROWS = [{"id": f"row {n}", "prompt": f"def f{n}(x):"} for n in range(10)]
 # One sequence at a time, and each to its limit: long enough to be stopped half way.
 SLOW = ["--max-num-seqs", "1", "--max-tokens", "24", "--ignore-eos", "--stop", r"\tnever", "-q"]
+
+
+def hear_hang_ups() -> None:
+    """Also where the tests themselves run under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def wait_for_lines(path: Path, count: int, child: subprocess.Popen[str]) -> None:
@@ -25,13 +32,18 @@ def wait_for_lines(path: Path, count: int, child: subprocess.Popen[str]) -> None
     raise AssertionError(f"the run never wrote {count} lines")
 
 
-def test_ctrl_c_keeps_the_rows_and_names_the_command(cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_keeps_the_rows_and_names_the_command(
+    cli: Cli, tmp_path: Path, number: signal.Signals
+) -> None:
     prompts = write_jsonl(tmp_path / "my prompts.jsonl", ROWS)
     output = tmp_path / "out.jsonl"
     command = ["generate", str(prompts), "-o", str(output), *SLOW]
-    with subprocess.Popen([*PROGRAM, *command], stderr=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        [*PROGRAM, *command], stderr=subprocess.PIPE, text=True, preexec_fn=hear_hang_ups
+    ) as child:
         wait_for_lines(output, 2, child)
-        child.send_signal(signal.SIGINT)
+        child.send_signal(number)
         _, err = child.communicate(timeout=TIMEOUT)
     assert child.returncode == 130
     assert "Traceback" not in err

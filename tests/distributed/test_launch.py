@@ -139,6 +139,27 @@ def test_ctrl_c_ends_all_in_order(prompts: Path, output: Path) -> None:
     assert sum(path.read_bytes().count(b"\n") for path in kept) >= 3
 
 
+@pytest.mark.parametrize("heard", [True, False], ids=["terminal", "nohup"])
+def test_a_closed_terminal(prompts: Path, single: Path, output: Path, heard: bool) -> None:
+    """It tells the whole group. Under nohup nobody listens."""
+    handler = signal.SIG_DFL if heard else signal.SIG_IGN
+    with subprocess.Popen(
+        [*PROGRAM, *generate(prompts, output, "-dp", "2", *NARROW)], stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, handler),  # type: ignore[arg-type]
+    ) as child:  # fmt: skip
+        wait_for_part(output, child)
+        os.killpg(child.pid, signal.SIGHUP)
+        _, err = child.communicate(timeout=TIMEOUT)
+    assert "Traceback" not in err and "error: " not in err, err
+    if heard:
+        assert child.returncode == 130, err
+        assert err.count("interrupted: ") == err.count("Go on with: santagen generate") == 1
+    else:
+        assert child.returncode == 1, err  # as without: two rows failed
+        assert output.read_bytes() == single.read_bytes()
+
+
 def wait_for_torch(child: subprocess.Popen[str]) -> None:
     """Until the process is about to load torch: it has numpy, and may be inside torch."""
     deadline = time.monotonic() + TIMEOUT
