@@ -12,6 +12,7 @@ is slow. How a function becomes a command is in commands.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -33,6 +34,7 @@ from santagen.cli.options import GenerateOptions
 from santagen.cli.report_options import ReportOptions
 from santagen.cli.settings import Resolved
 from santagen.cli.stderr import best_effort
+from santagen.cli.told import has_launcher
 from santagen.errors import SantagenError
 
 __all__ = ["COMMANDS", "Command", "app", "main", "run_program"]
@@ -204,7 +206,8 @@ def _run(arguments: Sequence[str]) -> int:
         report_error(error)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        Console().warn("interrupted.")
+        if not has_launcher():  # which says it
+            Console().warn("interrupted.")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout has gone. Python would complain again when it flushes at exit.
@@ -228,4 +231,5 @@ def main() -> None:
     code = run_program(sys.argv[1:])
     if code == INTERRUPTED:
         end_now(code)  # Python's own end is by SIGINT where one came while it ran an exec()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # all is done: nothing is left to be told
     sys.exit(code)

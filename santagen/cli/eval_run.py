@@ -265,6 +265,13 @@ class Evaluation:
         if self.result is None:
             self.console.warn("interrupted; nothing was written.")
             return
+        if not self.result.begun:
+            left = "is as it was" if self.result.path.exists() else "was not made"
+            self.console.warn(
+                f"interrupted before the first verdict: {self.output} {left}.",
+                "Run the same command again.",
+            )
+            return
         self.console.warn(
             f"interrupted: {len(self.verdicts)} verdicts are safe in {self.output}.",
             f"Go on with: {resume_command(self.settings, 'eval')}",

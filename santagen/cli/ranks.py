@@ -49,11 +49,11 @@ PATIENCE_SECONDS = 3.0  # for a launcher to notice that a rank is gone
 
 def run_rank(settings: Resolved[GenerateOptions], world: World, console: Console) -> int:
     """This process's part of the run; returns its exit code."""
-    import_whole(*ENGINE)
-    from santagen.parallel.cluster import Cluster
-
     with Interrupts() as interrupts:
         try:
+            import_whole(*ENGINE)
+            from santagen.parallel.cluster import Cluster
+
             cluster = Cluster.join(world, os.environ)
         except KeyboardInterrupt:
             if not has_launcher():  # which says it otherwise

@@ -179,6 +179,11 @@ class ResultFile:
             line = json.dumps({**row, ELAPSED: round(self.seconds, 3)}).encode() + b"\n"
             write_all(self._fd, line)
 
+    @property
+    def begun(self) -> bool:
+        """Whether the files are this run's, or one's that it goes on with."""
+        return self._fd >= 0 or self._goes_on
+
     def interrupt(self) -> None:
         """Note the time up to now, in a run that will be gone on with."""
         if self._fd >= 0:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from santagen.kernels.gptq_layout import smallest_layout, word_bits
 
-ZERO_UNIT = -0.015625  # 1 / 64: what the kernels make of codes; up to 255 of it are exact
+ZERO_UNIT = -0.015625  # -1 / 64: what the kernels make of codes; up to 255 of it are exact
 ELEMENTS_AT_ONCE = 2**24  # packed together: bounds the copies beside the codes and the words
 
 

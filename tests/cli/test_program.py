@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -130,14 +131,15 @@ def test_a_closed_pipe_is_no_traceback(tmp_path: object) -> None:
     assert err.startswith("error: Standard output was closed") and "Traceback" not in err
 
 
-def test_ctrl_c_while_its_modules_are_loaded() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_while_its_modules_are_loaded(number: signal.Signals) -> None:
     """A process of its own: it ends at once."""
     code = (
-        "import sys\n"
+        "import os, sys\n"
         "class Interrupting:\n"
         "    def find_spec(name, *_):\n"
         "        if name == 'santagen.cli.app':\n"
-        "            raise KeyboardInterrupt\n"
+        f"            os.kill(os.getpid(), {int(number)})\n"
         "sys.meta_path.insert(0, Interrupting)\n"
         "from santagen.__main__ import main\n"
         "main()\n"

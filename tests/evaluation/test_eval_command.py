@@ -494,6 +494,28 @@ def test_an_interrupted_run_goes_on_to_the_same_result(
     assert rows[0] == rows[1] and len(rows[0]) == 12
 
 
+def test_an_interruption_before_the_first_verdict_leaves_an_earlier_result(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    output = tmp_path / "r.json"
+    words = ["mini", "--limit", 2, "-n", 1, "--max-tokens", 8, ALLOW, "-o", output]
+    with monkeypatch.context() as patch:
+        patch.setattr("santagen.cli.eval_run.generate_samples", interrupt)
+        ran = cli(*words)
+        assert ran.code == 130 and f"first verdict: {output} was not made" in ran.err, ran.err
+        assert list(tmp_path.iterdir()) == []
+    assert cli(*words).code == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    monkeypatch.setattr("santagen.cli.eval_run.generate_samples", interrupt)
+    ran = cli("mini", "--limit", 3, *words[3:], "--overwrite")
+    assert ran.code == 130 and f"first verdict: {output} is as it was" in ran.err, ran.err
+    assert "--resume" not in ran.err and "same command" in ran.err
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 @pytest.mark.parametrize("form", ["samples", "evalplus", "bigcode"])
 def test_scoring_a_file_goes_on_to_the_same_result(
     cli: Any, problem_file: Path, tmp_path: Path, form: str
