@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from santagen.checkpoint.gptq_checks import check_modules
-from santagen.checkpoint.gptq_settings import GPTQSettings, find_settings
+from santagen.checkpoint.gptq_settings import SETTINGS_FILE, GPTQSettings, find_settings
 from santagen.checkpoint.inspection_gptq import gptq_facts
 from santagen.checkpoint.layout import (
     BUFFERS,
@@ -108,10 +108,16 @@ class Examination:
             "parameters": self.config and parameter_count(self.config),
         }
 
+    @property
+    def quantised_in_vain(self) -> bool:
+        """Whether the weights are quantised in a way that is refused."""
+        said = self.config is not None and self.config.raw.get("quantization_config")
+        return self.settings is None and bool(said or (self.directory / SETTINGS_FILE).is_file())
+
     def _quantization(self) -> dict[str, Any] | None:
         files, config, settings = self.files, self.config, self.settings
         if files is None or config is None or settings is None:
-            return None
+            return {"refused": True} if self.quantised_in_vain else None
         known = self.layout if not self.refusals else None
         return gptq_facts(self.directory, files, config, known, settings)
 

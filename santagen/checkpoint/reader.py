@@ -35,6 +35,7 @@ TORCH_NAMES = {
 NUMPY_NAMES = {k: v for k, v in TORCH_NAMES.items() if not k.startswith(("BF", "F8"))}
 
 
+OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".gguf")  # kinds of file that nothing here reads
 COMPARED_NUMBERS = 4 << 20  # at once
 
 
@@ -192,6 +193,14 @@ def open_checkpoint(directory: Path, *, without_torch: bool = False) -> TensorFi
         if found:
             files._infos.update(add(files, found[0]))
             return files
+    others = sorted(path.name for path in directory.iterdir() if path.suffix in OTHER_WEIGHTS)
+    if others:
+        raise SantagenError(
+            f"{directory} holds no weights that santagen reads (*.safetensors or "
+            f"pytorch_model*.bin), only {others[0]}.",
+            "Take the model's safetensors files; a .bin file that torch saved can be renamed to "
+            "pytorch_model.bin.",
+        )
     raise SantagenError(
         f"{directory} holds no weights (*.safetensors or pytorch_model*.bin).",
         "Download the weight files into it, beside config.json.",

@@ -58,7 +58,7 @@ def read_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
     if size != end:
         fault = "is cut short" if size < end else "has bytes that belong to nothing"
         raise SantagenError(
-            f"{path.name} {fault}: its header describes {end:,} bytes and the file has {size:,}.",
+            f"{path.name} {fault}: its header describes {end} bytes and the file has {size}.",
             AGAIN,
         )
     return tensors, {k: v for k, v in metadata.items() if isinstance(v, str)}
@@ -73,7 +73,7 @@ def _parse(path: Path) -> tuple[dict[str, Any], int, int]:
         if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
             raise SantagenError(
                 f"{path.name} is cut short or no safetensors file: its header would take "
-                f"{length:,} bytes and the file has {size:,}.",
+                f"{length} bytes and the file has {size}.",
                 AGAIN,
             )
         try:

@@ -21,7 +21,7 @@ import typer
 
 from santagen import __version__
 from santagen.cli.bench_options import BenchOptions
-from santagen.cli.commands import COMMANDS, Answer, Command, app, command
+from santagen.cli.commands import COMMANDS, Answer, Command, ReaderGone, app, command
 from santagen.cli.console import Console, report_error
 from santagen.cli.convert_options import ConvertOptions
 from santagen.cli.doctor_options import DoctorOptions
@@ -209,7 +209,7 @@ def _run(arguments: Sequence[str]) -> int:
         if not has_launcher():  # which says it
             Console().warn("interrupted.")
         return INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGone):
         # The reader of stdout has gone. Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         report_error(SantagenError("Standard output was closed before the run was finished."))

@@ -51,6 +51,10 @@ class Command:
     examples: tuple[str, ...]
 
 
+class ReaderGone(Exception):
+    """Standard output was closed before all was written."""
+
+
 class Answer(int):
     """The exit code of a command, which has said why. Typer's own are plain numbers: 130 for a
     Ctrl-C outside the command, of which it says nothing."""
@@ -79,6 +83,8 @@ def command(
                 code = _show(settings, name) if shows else body(settings)
             except KeyboardInterrupt:  # for Typer an exit code like any other, of which none tells
                 raise typer.Abort() from None
+            except BrokenPipeError as error:  # alike, and the code is that of failed rows
+                raise ReaderGone from error
             raise typer.Exit(Answer(code))
 
         parameters = [_parameter(setting) for setting in settings_of(options)]

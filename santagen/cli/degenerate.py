@@ -20,7 +20,7 @@ HINT = (
 
 @dataclass(slots=True)
 class Degenerate:
-    """The counts of one run."""
+    """The counts of one run, or of one group's part of it."""
 
     samples: int = 0
     ended_at_once: int = 0
@@ -34,6 +34,12 @@ class Degenerate:
         self.ended_at_once += not ids and by_end_token
         self.one_token += len(ids) >= REPEATED and len(set(ids)) == 1
 
+    def update(self, other: Degenerate) -> None:
+        """Add what another group counted."""
+        self.samples += other.samples
+        self.ended_at_once += other.ended_at_once
+        self.one_token += other.one_token
+
     def warning(self) -> str:
         """What to say of the run, empty where at least one sample is sound."""
         if self.samples == 0 or self.ended_at_once + self.one_token < self.samples:
@@ -42,4 +48,4 @@ class Degenerate:
         if self.ended_at_once and self.one_token:
             what = "ended at once or repeats one token"
         which = "the only sample" if self.samples == 1 else f"every one of {self.samples:,} samples"
-        return f"{which} {what}."
+        return f"{which} of this run {what}."

@@ -219,8 +219,9 @@ class Job:
             for result in llm.engine.run(self._requests(llm, writer)):
                 self._write_result(writer, result)
         except KeyboardInterrupt:
-            for result in llm.engine.drain():
-                self._write_result(writer, result)
+            if not self.interrupts.stalled:  # else nobody takes them
+                for result in llm.engine.drain():
+                    self._write_result(writer, result)
             raise
 
     def _write_result(self, writer: OutputWriter, result: SampleOutput | RowFailure) -> None:

@@ -75,6 +75,8 @@ def _layout(found: dict[str, Any] | None) -> Text:
 def _quantization(found: dict[str, Any] | None) -> Text:
     if found is None:
         return "no"
+    if found.get("refused"):
+        return "in a way that is refused, see below"
     group = "one group" if found["group_size"] == -1 else f"groups of {found['group_size']}"
     kind = "symmetric" if found["sym"] else "asymmetric"
     lines = [f"GPTQ, {found['bits']} bits, {group}, {kind} (from {found['source']})"]

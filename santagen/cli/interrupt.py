@@ -2,8 +2,8 @@
 first.
 
 Within `Interrupts`, each of these signals raises KeyboardInterrupt in the main thread; within
-`shielded` it waits until that block is left. A second signal is not held back any longer than the
-first.
+`shielded` it waits until that block is left. One that comes STALLED seconds after the first does
+not: the block may wait for a reader that reads no more.
 `import_whole` is for libraries that no signal may meet half loaded.
 """
 
@@ -12,12 +12,14 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from types import FrameType
 from typing import Any
 
+STALLED = 1.0  # a launcher passes one on sooner
 INTERRUPTED = 130  # the exit code after one
 ENGINE = ("numpy", "torch", "safetensors", "tokenizers")  # what running a model loads
 
@@ -34,6 +36,8 @@ class Interrupts(AbstractContextManager["Interrupts"]):
     def __init__(self) -> None:
         self._shields = 0
         self._pending = False
+        self._first = 0.0  # when the pending one came
+        self.stalled = False  # whether a block was given up
         self.last: int | None = None  # the signal that came last
         self._previous: dict[int, Any] = {}
 
@@ -51,9 +55,13 @@ class Interrupts(AbstractContextManager["Interrupts"]):
         self.last = number
         if number == signal.SIGHUP:  # the shell and the system may both tell of it
             signal.signal(number, signal.SIG_IGN)
-        if self._shields:
+        now = time.monotonic()
+        if self._shields and not self.stalled:
+            self._first = self._first if self._pending else now
+            self.stalled = self._pending and now - self._first >= STALLED
             self._pending = True
-        else:
+        if self.stalled or not self._shields:
+            self._pending = False
             raise KeyboardInterrupt
 
     def ignore(self) -> None:

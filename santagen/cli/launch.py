@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import uuid
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -72,10 +73,23 @@ def _launch(settings: Resolved[GenerateOptions], tensor_parallel: int, data_para
         except ChildFailedError as error:
             return _failed(error, note)
         finally:
+            _end_left_behind()
             logging.disable(logging.NOTSET)
             for number, handler in zip(ending, before, strict=True):
                 signal.signal(number, handler)
     return 0
+
+
+def _end_left_behind() -> None:
+    """End the processes that a signal kept torch from noting: it raises in the midst of a start."""
+    own = os.getpid()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            if parent == own:
+                os.kill(int(stat.parent.name), signal.SIGKILL)
+        except (OSError, ValueError):
+            continue  # it ended meanwhile
 
 
 def _failed(error: ChildFailedError, note: Note) -> int:

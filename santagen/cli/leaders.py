@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from santagen.cli.console import Console
+from santagen.cli.degenerate import Degenerate
 from santagen.cli.generate import TOKENISED_TOGETHER, Job
 from santagen.cli.generate_inputs import Inputs
 from santagen.cli.labelled import many
@@ -50,6 +51,7 @@ class Result:
     samples: int
     failures: list[RowFailure]
     remarks: Counter[str]
+    degenerate: Degenerate
 
 
 class Leader(Job):
@@ -107,7 +109,9 @@ class OtherLeader(Leader):
             seconds = time.monotonic() - started
             writer.end()
         stats = dataclasses.asdict(self.stats)
-        result = Result(stats, seconds, writer.samples, writer.failures, self.remarks)
+        result = Result(
+            stats, seconds, writer.samples, writer.failures, self.remarks, self.degenerate
+        )
         cluster.publish(f"result/{group}", result)
         return 0  # as far as this group knows
 
@@ -204,6 +208,7 @@ class RankZero(Leader):
             self.tally.samples_done += other.samples
             self.parts[group] = other.samples
             self.remarks.update(other.remarks)
+            self.degenerate.update(other.degenerate)
             for failure in other.failures:
                 self._fail(writer, failure)
         by_group = {

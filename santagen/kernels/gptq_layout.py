@@ -19,13 +19,13 @@ def pair_bytes(scale_bytes: int) -> int:
 
 
 def smallest_layout(counts: list[int], bits: int) -> tuple[int, int]:
-    """(bits stored, tile) of the fewest bytes for groups of these many rows; ties to the larger
-    tile."""
+    """(bits stored, tile) of the fewest bytes for groups of these many rows; ties to the fewest
+    fillers, which cost an order of the inputs, then to the larger tile."""
 
-    def size(layout: tuple[int, int]) -> tuple[float, int]:
+    def size(layout: tuple[int, int]) -> tuple[float, int, int]:
         stored, tile = layout
         rows = sum(-(-count // tile) * tile for count in counts)
-        return rows * (stored / 8 + pair_bytes(2) / tile), -tile
+        return rows * (stored / 8 + pair_bytes(2) / tile), rows, -tile
 
     possible = [
         (stored, tile)

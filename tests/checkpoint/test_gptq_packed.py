@@ -24,7 +24,7 @@ from santagen.model.quantized import QuantizedLinear
 from santagen.request import Request, SampleOutput, SamplingParams
 from tests.checkpoint.loading import open_float32, settings_in
 from tests.fixture_writer import GPTQSpec, Spec, write_checkpoint
-from tests.model_helpers import SHARED, prefill_logits
+from tests.model_helpers import SHARED, decode_logits, prefill_logits
 
 ROOT = SHARED / "fixtures"
 MANIFEST: list[dict[str, Any]] = (
@@ -54,7 +54,9 @@ def test_logits_and_greedy_equal_the_reference(name: str, quantization: str) -> 
     prompts = [reference[f"prompt_{i}"].tolist() for i in range(len(reference["last_logits"]))]
     model = load(ROOT / name, quantization == "gptq")
     last = torch.stack([logits[-1] for logits in prefill_logits(model, prompts)])
-    assert float((last - torch.from_numpy(reference["last_logits"])).abs().max()) < 1e-4
+    wanted = torch.from_numpy(reference["last_logits"])
+    assert float((last - wanted).abs().max()) < 1e-4
+    assert float((decode_logits(model, prompts) - wanted).abs().max()) < 1e-4
 
     llm = LLM(str(ROOT / name), device="cpu", quantization=quantization)
     packed = any(isinstance(part, QuantizedLinear) for part in llm.engine.runner.model.modules())

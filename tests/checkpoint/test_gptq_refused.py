@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from santagen.checkpoint.reader import open_checkpoint
 from santagen.errors import SantagenError
 from tests.checkpoint.loading import change, open_float32, settings_in
 from tests.fixture_writer import (
@@ -208,3 +209,11 @@ def test_settings_without_quantised_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / Q).write_text('{"bits": 4, "group_size": 32}')
     with pytest.raises(SantagenError, match=r"quantize_config\.json .* not quantised"):
         open_float32(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["gptq_model-4bit-32g.pt", "gptq_model-4bit-32g.bin", "w.gguf"])
+def test_weights_under_another_name_are_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"some")
+    with pytest.raises(SantagenError, match=f"holds no weights.*only {name}") as caught:
+        open_checkpoint(tmp_path)
+    assert "pytorch_model.bin" in caught.value.hint

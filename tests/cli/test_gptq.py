@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from santagen.cli.degenerate import Degenerate
 from santagen.distributed import TensorParallel
 from santagen.llm import LLM
 from santagen.request import Request, SampleOutput, SamplingParams
-from tests.cli.helpers import Cli, read_jsonl, write_jsonl
+from tests.cli.helpers import PROGRAM, TIMEOUT, Cli, read_jsonl, write_jsonl
 from tests.fixture_writer import GPTQSpec, Spec, write_checkpoint
 
 
@@ -105,11 +106,11 @@ SAME = replace(SOUND, token_ids=(4,) * 9)
     [
         ([SOUND, EMPTY, SAME], ""),
         ([], ""),
-        ([EMPTY, EMPTY], "every one of 2 samples ended at once."),
-        ([SAME], "the only sample repeats one token."),
-        ([SAME, EMPTY], "every one of 2 samples ended at once or repeats one token."),
+        ([EMPTY, EMPTY], "every one of 2 samples of this run ended at once."),
+        ([SAME], "the only sample of this run repeats one token."),
+        ([SAME, EMPTY], "every one of 2 samples of this run ended at once or repeats one token."),
         ([replace(EMPTY, stop_reason="\n")], ""),  # the user's stop string
-        ([replace(EMPTY, stop_reason=3)], "the only sample ended at once."),
+        ([replace(EMPTY, stop_reason=3)], "the only sample of this run ended at once."),
         ([replace(SAME, token_ids=(4,) * 7)], ""),
     ],
 )
@@ -120,13 +121,36 @@ def test_degenerate_output_is_told_from_sound(outputs: list[SampleOutput], words
     assert seen.warning() == words
 
 
+def test_groups_add_up_what_they_saw() -> None:
+    first, second = Degenerate(), Degenerate()
+    first.add(SAME)
+    second.add(SOUND)
+    first.update(second)
+    assert first.warning() == "" and first.samples == 2
+    second.update(Degenerate(2, 1, 1))
+    assert second.warning() == ""
+    alone = Degenerate()
+    alone.update(Degenerate(2, 1, 1))
+    assert "every one of 2 samples" in alone.warning()
+
+
+def test_all_groups_count_for_degenerate_output(
+    model: Path, ids: Path, tmp_path: Path
+) -> None:
+    """As many samples as there are, whichever group made them."""
+    words = [*PROGRAM, "generate", ids, "-m", model, "-o", tmp_path / "o.jsonl", *RUN, "-dp", "2"]
+    ran = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=TIMEOUT)
+    assert ran.returncode == 0, ran.stderr
+    assert "every one of 2 samples of this run repeats one token." in ran.stderr, ran.stderr
+
+
 def test_the_summary_points_out_degenerate_output(
     cli: Cli, model: Path, ids: Path, tmp_path: Path
 ) -> None:
     """Random weights with a tied head repeat the token they are given; drawn, they do not."""
     broken = cli.generate(ids, "-m", model, "-o", tmp_path / "broken.jsonl", *RUN)
     assert broken.code == 0
-    assert "warning: every one of 2 samples repeats one token." in broken.err
+    assert "warning: every one of 2 samples of this run repeats one token." in broken.err
     assert "hint: Damaged or badly quantised weights" in broken.err
     drawn = (*RUN, "--temperature", "40")
     sound = cli.generate(ids, "-m", model, "-o", tmp_path / "sound.jsonl", *drawn)

@@ -357,3 +357,11 @@ def test_fixtures_are_what_their_manifest_says(cli: Cli, entry: dict[str, Any]) 
     if entry.get("has_reference"):
         vocabulary = np.load(folder / "ref_logits.npz")["last_logits"].shape[1]
         assert found["architecture"]["vocab_size"] == vocabulary
+
+
+def test_a_refused_quantisation_is_no_float_model(cli: Cli, tmp_path: Path) -> None:
+    method = {"quantization_config": {"quant_method": "awq", "bits": 4}}
+    write_checkpoint(tmp_path, Spec(config=method))
+    ran = cli("inspect", tmp_path)
+    assert ran.code == 2 and "quantised    in a way that is refused" in ran.err, ran.err
+    assert inspect_json(cli, tmp_path, code=2)["quantization"] == {"refused": True}

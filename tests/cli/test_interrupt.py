@@ -34,6 +34,18 @@ def test_a_shield_delays_it(number: signal.Signals) -> None:
     assert finished
 
 
+def test_a_shield_that_waits_for_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.5, 1.0])
+    monkeypatch.setattr("santagen.cli.interrupt.time.monotonic", lambda: next(clock))
+    passed = 0
+    with Interrupts() as interrupts:
+        with pytest.raises(KeyboardInterrupt), interrupts.shielded():
+            for _ in range(3):
+                send(signal.SIGINT)
+                passed += 1
+        assert passed == 2 and interrupts.stalled
+
+
 def test_an_error_inside_the_shield_comes_first() -> None:
     with Interrupts() as interrupts, pytest.raises(OSError, match="disk"), interrupts.shielded():
         send(signal.SIGTERM)

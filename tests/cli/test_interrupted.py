@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import shlex
 import signal
+import struct
 import subprocess
+import termios
 import time
 from pathlib import Path
 
@@ -57,3 +61,29 @@ def test_a_stop_keeps_the_rows_and_names_the_command(
     whole = tmp_path / "whole.jsonl"
     assert cli(*command[:2], "-o", str(whole), *SLOW).code == 0
     assert output.read_bytes() == whole.read_bytes()
+
+
+def test_a_reader_that_reads_no_more_can_be_left(tmp_path: Path) -> None:
+    """Its pipe is full, so that the sample which is being written waits for ever."""
+    prompts = write_jsonl(tmp_path / "p.jsonl", ROWS)
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    command = [*PROGRAM, "generate", str(prompts), *SLOW, "-n", "20", "--temperature", "1"]
+    with subprocess.Popen(command, stdout=writing, stderr=subprocess.PIPE, text=True) as child:
+        os.close(writing)
+        deadline, before = time.monotonic() + TIMEOUT, -1
+        while time.monotonic() < deadline:
+            waiting = struct.unpack("i", fcntl.ioctl(reading, termios.FIONREAD, bytes(4)))[0]
+            if waiting and waiting == before:
+                break
+            before = waiting
+            time.sleep(1)
+        for _ in range(2):
+            child.send_signal(signal.SIGINT)
+            time.sleep(1.2)
+        try:
+            _, err = child.communicate(timeout=10)
+        finally:
+            child.kill()
+            os.close(reading)
+    assert child.returncode == 130 and err.count("interrupted") == 1, err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -158,3 +159,13 @@ def test_ctrl_c_while_the_command_line_is_read(cli: Cli, monkeypatch: pytest.Mon
     monkeypatch.setattr("typer.core.TyperGroup.parse_args", interrupt)
     ran = cli.generate("x.jsonl")
     assert (ran.code, ran.err) == (130, "warning: interrupted.\n")
+
+
+def test_a_reader_that_has_gone_is_told() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [*PROGRAM, "inspect", "--json"]
+    child = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert child.returncode == 2
+    assert "Standard output was closed" in child.stderr and "Traceback" not in child.stderr

@@ -139,6 +139,40 @@ def test_ctrl_c_ends_all_in_order(prompts: Path, output: Path) -> None:
     assert sum(path.read_bytes().count(b"\n") for path in kept) >= 3
 
 
+def processes_with(mark: str) -> list[int]:
+    """Living processes that have `mark` in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            if state != "Z" and mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue  # it has ended, or is another user's
+    return found
+
+
+@pytest.mark.parametrize("sharing", ["-dp", "-tp"])
+def test_ctrl_c_as_the_first_rank_is_started(prompts: Path, output: Path, sharing: str) -> None:
+    """torch has not noted it yet."""
+    mark = f"SPAWNED_BY={output}"
+    child = subprocess.Popen(
+        [*PROGRAM, *generate(prompts, output, sharing, "2")], stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL, text=True, env={**os.environ, "SPAWNED_BY": str(output)},
+    )  # fmt: skip
+    children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
+    try:
+        while child.poll() is None and not children.read_text().strip():
+            time.sleep(0.001)
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=TIMEOUT)
+        assert child.returncode == 130 and err.count("interrupted") == 1, err
+        assert processes_with(mark) == []
+    finally:
+        for pid in processes_with(mark):
+            os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize("heard", [True, False], ids=["terminal", "nohup"])
 def test_a_closed_terminal(prompts: Path, single: Path, output: Path, heard: bool) -> None:
     """It tells the whole group. Under nohup nobody listens."""

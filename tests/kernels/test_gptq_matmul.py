@@ -108,7 +108,10 @@ def cases(draw: Callable[..., Any]) -> tuple[GPTQSpec, int, int]:
 @given(case=cases(), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
 def test_repacking_loses_nothing(case: tuple[GPTQSpec, int, int], seed: int) -> None:
-    packed, weight = make(*case, seed=seed)
+    shares = 32 * (1 + seed % 300)  # several, and uneven ones
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("santagen.kernels.gptq_packed.ELEMENTS_AT_ONCE", shares)
+        packed, weight = make(*case, seed=seed)
     assert torch.equal(restored(packed), weight)
     assert packed.tile * packed.bits // packed.words.element_size() // 8 >= LEAST_DEPTH
 
@@ -137,6 +140,8 @@ def test_the_layout_is_the_smallest() -> None:
     assert smallest_layout([6144], 3) == (4, 128)
     assert smallest_layout([128] * 4, 2) == (2, 128)
     assert smallest_layout([64], 8) == (8, 64)
+    assert smallest_layout([32] * 8, 2) == (4, 32)  # as small as (2, 64), which takes fillers
+    assert smallest_layout([16] * 8, 4) == (8, 16)
     # 70 rows would fill 128, or 96 with three scales
     assert smallest_layout([70], 4) == (4, 32)
 
