@@ -16,7 +16,8 @@ RANK = "RANK"  # in the environment of a process that a launcher started, which 
 def main() -> None:
     try:
         if RANK not in os.environ:
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            for number in (signal.SIGINT, signal.SIGTERM):  # a shell's & has the former ignored
+                signal.signal(number, signal.default_int_handler)
         from santagen.cli.app import main as run
 
         run()
