@@ -22,6 +22,7 @@ from math import gcd
 import torch
 from torch import Tensor
 
+from santagen.checkpoint.gptq_checks import group_index
 from santagen.checkpoint.gptq_settings import GPTQSettings
 from santagen.checkpoint.reader import TensorFiles
 
@@ -135,7 +136,7 @@ def read_layer(
     codes = unpack(packed, bits)[first - start : last - start]
     zeros = unpack_zeros(files.read(f"{prefix}.qzeros").to(device), bits, settings.zero_rule)
     scales = files.read(f"{prefix}.scales", (slice(None), columns))
-    index = group_index(files, prefix, inputs, settings)[first:last]
+    index = torch.from_numpy(group_index(files, prefix, inputs, settings)[first:last])
     return GPTQLinear(
         codes,
         zeros[:, columns].contiguous(),
@@ -146,13 +147,3 @@ def read_layer(
         first,
         scales.dtype if scales.dtype in EXACT_AS_THEY_ARE else torch.float32,
     )
-
-
-def group_index(files: TensorFiles, prefix: str, inputs: int, settings: GPTQSettings) -> Tensor:
-    """The group of each input [K]: g_idx, or input order where it is missing or all zero."""
-    if f"{prefix}.g_idx" in files:
-        index = files.read(f"{prefix}.g_idx").long()
-        if bool(index.any()):
-            return index
-    rows = torch.arange(inputs)
-    return torch.zeros_like(rows) if settings.group_size == -1 else rows // settings.group_size

@@ -121,6 +121,17 @@ def _check_g_idx(files: TensorFiles, prefix: str, inp: int, settings: GPTQSettin
     return not np.array_equal(index, np.arange(inp) // settings.group_size)
 
 
+def group_index(
+    files: TensorFiles, prefix: str, inputs: int, settings: GPTQSettings
+) -> np.ndarray:
+    """The group of each input, int64 [K]: g_idx, or input order where it is missing or all zero."""
+    if f"{prefix}.g_idx" in files:
+        index = files.read_array(f"{prefix}.g_idx")
+        if index.any():
+            return index.astype(np.int64)
+    return np.arange(inputs) // (inputs if settings.group_size == -1 else settings.group_size)
+
+
 def _confirm_zero_rule(
     files: TensorFiles, prefixes: list[str], settings: GPTQSettings
 ) -> GPTQSettings:

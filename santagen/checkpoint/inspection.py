@@ -108,16 +108,14 @@ class Examination:
             "parameters": self.config and parameter_count(self.config),
         }
 
-    @property
-    def quantised_in_vain(self) -> bool:
-        """Whether the weights are quantised in a way that is refused."""
-        said = self.config is not None and self.config.raw.get("quantization_config")
-        return self.settings is None and bool(said or (self.directory / SETTINGS_FILE).is_file())
-
     def _quantization(self) -> dict[str, Any] | None:
         files, config, settings = self.files, self.config, self.settings
-        if files is None or config is None or settings is None:
-            return {"refused": True} if self.quantised_in_vain else None
+        if files is None or config is None:
+            return None
+        if settings is None:
+            said = config.raw.get("quantization_config")
+            quantised = said or (self.directory / SETTINGS_FILE).is_file()
+            return {"refused": True} if quantised else None
         known = self.layout if not self.refusals else None
         return gptq_facts(self.directory, files, config, known, settings)
 

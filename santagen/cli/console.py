@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from santagen.cli.labelled import many
 from santagen.errors import SantagenError, of_device
@@ -69,6 +70,13 @@ class Console:
     def warn(self, message: str, hint: str = "") -> None:
         """What must be heard although the run goes on."""
         _labelled("warning", "33", message, hint, self.any_rank)
+
+    def interrupted_before(self, what: str, output: Path | None) -> None:
+        """That a run ended before the first `what`, and how `output` is: nothing was written."""
+        where = ""
+        if output is not None:
+            where = f": {output} {'is as it was' if output.exists() else 'was not made'}"
+        self.warn(f"interrupted before the first {what}{where}.", "Run the same command again.")
 
 
 def report_error(error: BaseException, any_rank: bool = False) -> None:

@@ -266,11 +266,7 @@ class Evaluation:
             self.console.warn("interrupted; nothing was written.")
             return
         if not self.result.begun:
-            left = "is as it was" if self.result.path.exists() else "was not made"
-            self.console.warn(
-                f"interrupted before the first verdict: {self.output} {left}.",
-                "Run the same command again.",
-            )
+            self.console.interrupted_before("verdict", self.result.path)
             return
         self.console.warn(
             f"interrupted: {len(self.verdicts)} verdicts are safe in {self.output}.",

@@ -302,11 +302,7 @@ class Job:
             self.console.warn(f"interrupted after {done}.")
             return
         if not self._begun and not (self.options.resume and output.exists()):
-            left = "is as it was" if output.exists() else "was not made"
-            self.console.warn(
-                f"interrupted before the first sample: {output} {left}.",
-                "Run the same command again.",
-            )
+            self.console.interrupted_before("sample", output)
             return
         self.console.warn(
             f"interrupted: {self._done_safe()}",

@@ -290,12 +290,7 @@ def output_file(options: GenerateOptions) -> Path | None:
 
 def say_not_begun(options: GenerateOptions) -> None:
     """That the run was interrupted before anything was written."""
-    output = output_file(options)
-    where = "."
-    if output is not None:
-        where = f": {output} {'is as it was' if output.exists() else 'was not made'}."
-    hint = "Run the same command again."
-    Console(any_rank=True).warn(f"interrupted before the first sample{where}", hint)
+    Console(any_rank=True).interrupted_before("sample", output_file(options))
 
 
 def is_lost_store(error: Exception) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from santagen.checkpoint.gptq_checks import group_index
 from santagen.checkpoint.gptq_settings import GPTQSettings
 from santagen.checkpoint.inspection import DTYPE_BYTES, Examination, parameter_count
 from santagen.checkpoint.layout import ROOT
@@ -66,16 +67,7 @@ class _Part:
 
 
 def _part(files: TensorFiles, module: str, settings: GPTQSettings) -> _Part:
-    groups = _groups(files, module, settings)
+    words, outputs = files.info(f"{module}.qweight").shape
+    groups = group_index(files, module, words * 32 // settings.bits, settings)
     scale_bytes = 4 if files.info(f"{module}.scales").dtype in ("F32", "F64") else 2
-    size = PackedSize.of(groups, settings.bits, scale_bytes)
-    return _Part(groups, size, files.info(f"{module}.qweight").shape[1])
-
-
-def _groups(files: TensorFiles, module: str, settings: GPTQSettings) -> np.ndarray:
-    """The group of each input, by input order where g_idx is missing or all zero."""
-    if f"{module}.g_idx" in files and (index := files.read_array(f"{module}.g_idx")).any():
-        return index
-    inputs = files.info(f"{module}.qweight").shape[0] * 32 // settings.bits
-    size = inputs if settings.group_size == -1 else settings.group_size
-    return np.arange(inputs) // size
+    return _Part(groups, PackedSize.of(groups, settings.bits, scale_bytes), outputs)

@@ -13,7 +13,7 @@ TILES = (128, 64, 32, 16)  # rows that share a scale, at most
 LEAST_DEPTH = 16  # rows of a plane: the depth of one step of a tensor core
 
 
-def pair_bytes(scale_bytes: int) -> int:
+def scaling_bytes(scale_bytes: int) -> int:
     """Of a scale and its zero point in one integer."""
     return 2 * scale_bytes
 
@@ -25,7 +25,7 @@ def smallest_layout(counts: list[int], bits: int) -> tuple[int, int]:
     def size(layout: tuple[int, int]) -> tuple[float, int, int]:
         stored, tile = layout
         rows = sum(-(-count // tile) * tile for count in counts)
-        return rows * (stored / 8 + pair_bytes(2) / tile), rows, -tile
+        return rows * (stored / 8 + scaling_bytes(2) / tile), rows, -tile
 
     possible = [
         (stored, tile)
@@ -59,5 +59,5 @@ class PackedSize:
         tiles = int((-(-counts // tile)).sum())
         filled = (counts[:-1] % tile == 0).all()  # no filler but at the end
         in_order = filled and (np.diff(groups) >= 0).all()
-        output = tiles * tile * stored // 8 + tiles * pair_bytes(scale_bytes)
+        output = tiles * tile * stored // 8 + tiles * scaling_bytes(scale_bytes)
         return cls(len(groups), tiles * tile, output, not in_order)

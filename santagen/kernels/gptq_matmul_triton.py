@@ -36,7 +36,8 @@ class Config(NamedTuple):
     programs_per_sm: int  # K is shared out until there are about this many
 
 
-# By BLOCK_M, a program's rows of x: as many programs fit on a multiprocessor as are wanted.
+# By BLOCK_M, a program's rows of x: the fastest in steps of a whole model on an H200, where
+# programs of two launches share a multiprocessor. More than fit there cost a fifth.
 CONFIGS = {
     8: Config(128, 4, 3, 5),
     16: Config(128, 4, 3, 3),
@@ -81,16 +82,16 @@ def _plane(
 
 
 @triton.jit
-def _scale(pair, SCALE: tl.constexpr):
-    """The scales [N] of PackedWeight's pairs, each in an integer, as float32."""
-    bits = pair.to(tl.uint32) if tl.float32 == SCALE else (pair & 0xFFFF).to(tl.uint16)
+def _scale(scaling, SCALE: tl.constexpr):
+    """The scales [N] of PackedWeight's scalings, an integer each, as float32."""
+    bits = scaling.to(tl.uint32) if tl.float32 == SCALE else (scaling & 0xFFFF).to(tl.uint16)
     return bits.to(SCALE, bitcast=True).to(tl.float32)
 
 
 @triton.jit
-def _minus(pair, SCALE: tl.constexpr, PAIRS: tl.constexpr):
+def _minus(scaling, SCALE: tl.constexpr, PAIRS: tl.constexpr):
     """The zero points of the same, as `_plane` adds them: [N, 1]."""
-    bits = pair >> 32 if tl.float32 == SCALE else pair >> 16
+    bits = scaling >> 32 if tl.float32 == SCALE else scaling >> 16
     minus = bits.to(tl.int16).to(tl.bfloat16, bitcast=True)
     if not PAIRS:
         minus = minus.to(tl.float32) * 64.0 - 8388608.0
@@ -99,7 +100,7 @@ def _minus(pair, SCALE: tl.constexpr, PAIRS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows", "outputs", "tiles", "splits"])
 def _matmul_kernel(
-    y_ptr, x_ptr, word_ptr, pair_ptr, bias_ptr, part_ptr, counter_ptr,
+    y_ptr, x_ptr, word_ptr, scaling_ptr, bias_ptr, part_ptr, counter_ptr,
     x_row, rows, outputs, tiles, splits,
     BITS: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, HAS_BIAS: tl.constexpr, ACT: tl.constexpr, PAIRS: tl.constexpr,
@@ -120,8 +121,8 @@ def _matmul_kernel(
         row = outputs.to(tl.int64) * tile
         at = word_ptr + row * DEPTH + (n * DEPTH)[:, None] + d[None, :]
         words = tl.load(at, mask=in_n[:, None], other=0)
-        pair = tl.load(pair_ptr + row + n, mask=in_n, other=0)
-        scale, minus = _scale(pair, SCALE), _minus(pair, SCALE, PAIRS)
+        scaling = tl.load(scaling_ptr + row + n, mask=in_n, other=0)
+        scale, minus = _scale(scaling, SCALE), _minus(scaling, SCALE, PAIRS)
         part = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
         for j in tl.static_range(TILE // DEPTH):
             k = tile * TILE + j * DEPTH + d
@@ -159,7 +160,7 @@ def _matmul_kernel(
 
 @triton.jit(do_not_specialize=["outputs"])
 def _dequantize_kernel(
-    out_ptr, word_ptr, pair_ptr, outputs, out_row,
+    out_ptr, word_ptr, scaling_ptr, outputs, out_row,
     BITS: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, BLOCK_N: tl.constexpr,
     SCALE: tl.constexpr,
 ):
@@ -171,8 +172,8 @@ def _dequantize_kernel(
     row = tile * outputs
     at = word_ptr + row * DEPTH + (n * DEPTH)[:, None] + d[None, :]
     words = tl.load(at, mask=in_n[:, None], other=0)
-    pair = tl.load(pair_ptr + row + n, mask=in_n, other=0)
-    scale, minus = _scale(pair, SCALE), _minus(pair, SCALE, False)
+    scaling = tl.load(scaling_ptr + row + n, mask=in_n, other=0)
+    scale, minus = _scale(scaling, SCALE), _minus(scaling, SCALE, False)
     out_at = out_ptr + n.to(tl.int64)[:, None] * out_row + tile * TILE + d[None, :]
     for j in tl.static_range(TILE // DEPTH):
         weight = _plane(words, minus, j, BITS, tl.float32, False) * scale[:, None]
@@ -237,9 +238,9 @@ def dequantize(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
 
 
 def _integers(weight: PackedWeight) -> Tensor:
-    """The pairs [tiles, N], each as one integer."""
+    """The scalings [tiles, N], each as one integer."""
     kind = torch.int64 if weight.scale_dtype == torch.float32 else torch.int32
-    return weight.pairs.view(kind).squeeze(2)
+    return weight.scalings.view(kind).squeeze(2)
 
 
 def tile_config(block_m: int, weight: PackedWeight) -> Config:

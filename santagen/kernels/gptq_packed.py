@@ -1,7 +1,7 @@
 """GPTQ integers in the layout that the products read: packed, in group order, one scale a tile.
 
-    words   [tiles, N, tile * bits / width]   a program's tile of N rows is one piece of memory
-    pairs   [tiles, N, 2]                     scale and zero point of the tile's group, in one load
+    words      [tiles, N, tile * bits / width]   a program's tile of N rows is one piece of memory
+    scalings   [tiles, N, 2]                     scale and zero point of the tile's group: one load
 
 A tile is `tile` packed rows of one group. Its words hold `width / bits` planes: plane j, bits
 [j * bits, (j + 1) * bits) of each word, is the tile's rows [j * depth, (j + 1) * depth), so that
@@ -31,14 +31,14 @@ ELEMENTS_AT_ONCE = 2**24  # packed together: bounds the copies beside the codes 
 class PackedWeight:
     """One weight [N, K] (its rows are outputs), or a rank's slice of it.
 
-    words int16 or uint8: see above. pairs int16 [tiles, N, 2]: the bits of a scale of
+    words int16 or uint8: see above. scalings int16 [tiles, N, 2]: the bits of a scale of
     `scale_dtype`, and of its zero point times ZERO_UNIT as bfloat16; [tiles, N, 4] where a scale
     has 32 bits, the last one unused. `order` int32 [tiles * tile] is the input that each packed
     row belongs to (fillers name input 0); None where row k is input k and fillers come last.
     """
 
     words: Tensor
-    pairs: Tensor
+    scalings: Tensor
     scale_dtype: torch.dtype
     order: Tensor | None
     inputs: int
@@ -57,7 +57,7 @@ class PackedWeight:
     @property
     def nbytes(self) -> int:
         order = 0 if self.order is None else self.order.nbytes
-        return self.words.nbytes + self.pairs.nbytes + order
+        return self.words.nbytes + self.scalings.nbytes + order
 
     def dequantize(
         self, dtype: torch.dtype = torch.float32, start: int = 0, stop: int | None = None
@@ -66,14 +66,14 @@ class PackedWeight:
 
         Computed in float32 and rounded to `dtype` once.
         """
-        words, pairs = self.words[:, start:stop], self.pairs[:, start:stop]
+        words, scalings = self.words[:, start:stop], self.scalings[:, start:stop]
         tiles, outputs, depth = words.shape
         planes = self.tile // depth
         shape = (outputs, tiles, planes, depth)
         weight = torch.empty(shape, dtype=dtype, device=words.device)
         at = self.scale_dtype.itemsize // 2
-        scale = pairs[..., :at].view(self.scale_dtype).float()
-        zero = pairs[..., at : at + 1].view(torch.bfloat16).float() / ZERO_UNIT
+        scale = scalings[..., :at].view(self.scale_dtype).float()
+        zero = scalings[..., at : at + 1].view(torch.bfloat16).float() / ZERO_UNIT
         for j in range(planes):
             codes = (words >> (j * self.bits)) & (2**self.bits - 1)  # drops the sign, too
             weight[:, :, j] = codes.float().sub_(zero).mul_(scale).transpose(0, 1)
@@ -113,12 +113,12 @@ def repack(
         for j in range(1, planes):  # in the words' own type, which the highest bits wrap around in
             part |= parts[:, j].transpose(1, 2).to(kind).bitwise_left_shift_(stored * j)
     in_order = bool((source[:inputs] == torch.arange(inputs, device=codes.device)).all())
-    pairs = _pairs(scales, zeros).index_select(0, tile_group)
+    scalings = _scalings(scales, zeros).index_select(0, tile_group)
     order = None if in_order else source.int()
-    return PackedWeight(words, pairs, scales.dtype, order, inputs, stored, tile)
+    return PackedWeight(words, scalings, scales.dtype, order, inputs, stored, tile)
 
 
-def _pairs(scales: Tensor, zeros: Tensor) -> Tensor:
+def _scalings(scales: Tensor, zeros: Tensor) -> Tensor:
     """[groups, N] each -> int16 [groups, N, 2 or 4]."""
     scale = scales.unsqueeze(2).contiguous().view(torch.int16)
     zero = (zeros.float() * ZERO_UNIT).bfloat16().unsqueeze(2).view(torch.int16)

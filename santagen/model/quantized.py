@@ -46,7 +46,7 @@ class QuantizedLinear(nn.Module):
             self.place = first.order.argsort().int()
             self.ordered = (replace(first, order=None),)
         for number, part in enumerate(parts):  # seen by whoever counts a model's bytes
-            for name in ("words", "pairs", "order"):
+            for name in ("words", "scalings", "order"):
                 self.register_buffer(f"{name}_{number}", getattr(part, name), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
